@@ -1,0 +1,589 @@
+#include "lib/cuda/host_driver.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+#include <system_error>
+#include <vector>
+
+#include "lib/cuda/driver_error.h"
+
+namespace torpor {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr Bytes kFallocateStep = MiB(256);
+constexpr int64_t kPiece = MiB(4).value();
+
+int64_t PageSize() { return ::sysconf(_SC_PAGESIZE); }
+
+std::string Text(const char* call, DeviceAddress address, Bytes size, const char* what) {
+  char text[200];
+  std::snprintf(text, sizeof text, "%s [0x%llx, +%lld): %s", call,
+                static_cast<unsigned long long>(address.value()),
+                static_cast<long long>(size.value()), what);
+  return text;
+}
+
+Status NotOwned(const char* call) {
+  return FailedPrecondition("HOST_DEVICE_NOT_OWNED",
+                            std::string(call) + ": this process only imports memory of the device");
+}
+
+void* Pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
+
+// A new file of `size` bytes, all of them there and zero, under the shared lock that says it is in
+// use.
+Result<UniqueFd> CreateFile(Bytes size) {
+  UniqueFd fd(::memfd_create("torpor-device", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return ErrnoStatus(errno, "memfd_create");
+  if (::ftruncate(fd.get(), size.value()) != 0) return ErrnoStatus(errno, "ftruncate");
+  for (Bytes done; done < size;) {
+    const Bytes step = std::min(size - done, kFallocateStep);
+    if (::fallocate(fd.get(), 0, done.value(), step.value()) == 0) {
+      done += step;
+    } else if (errno == ENOSPC || errno == ENOMEM) {
+      return DeviceOutOfMemory("create: the machine has no memory left for the host device", size);
+    } else if (errno != EINTR) {
+      return ErrnoStatus(errno, "fallocate");
+    }
+  }
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return ErrnoStatus(errno, "seal");
+  if (::flock(fd.get(), LOCK_SH | LOCK_NB) != 0) return ErrnoStatus(errno, "flock");
+  return fd;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HostDriver>> HostDriver::CreateDevice(const DeviceOptions& options) {
+  const auto bad = [](const char* why) {
+    return InvalidArgument("BAD_DEVICE_OPTIONS", std::string("host device: ") + why);
+  };
+  if (options.uuid.empty()) return bad("no uuid");
+  if (options.granularity <= Bytes(0) || options.granularity.value() % PageSize() != 0) {
+    return bad("the granularity is not a multiple of the page size");
+  }
+  if (options.total < options.granularity) return bad("the total is less than the granularity");
+  DeviceInfo device;
+  device.kind = "host";
+  device.uuid = options.uuid;
+  device.name = "host memory";
+  device.total = options.total;
+  device.granularity = options.granularity;
+  device.context = Bytes(0);
+  return std::unique_ptr<HostDriver>(new HostDriver(std::move(device), /*owner=*/true));
+}
+
+Result<std::unique_ptr<HostDriver>> HostDriver::OpenDevice(const DeviceInfo& device) {
+  if (device.kind != "host" || device.granularity <= Bytes(0) ||
+      device.granularity.value() % PageSize() != 0) {
+    return InvalidArgument("BAD_DEVICE_OPTIONS",
+                           "\"" + device.uuid + "\" is no host device that this process can open");
+  }
+  DeviceInfo copy = device;
+  copy.context = Bytes(0);
+  return std::unique_ptr<HostDriver>(new HostDriver(std::move(copy), /*owner=*/false));
+}
+
+HostDriver::~HostDriver() {
+  std::map<uint64_t, std::shared_ptr<HostStream>> streams;
+  {
+    MutexLock lock(mutex_);
+    streams.swap(streams_);
+  }
+  streams.clear();
+  MutexLock lock(mutex_);
+  for (const auto& [address, size] : reservations_) ::munmap(Pointer(address), size.size());
+}
+
+bool HostDriver::Aligned(Bytes size) const {
+  return size > Bytes(0) && size % device_.granularity == Bytes(0);
+}
+
+Status HostDriver::CheckRange(const char* call, DeviceAddress address, Bytes size) const {
+  if (!Aligned(size)) {
+    return DriverInvalidValue(Text(call, address, size, "size is no multiple of the granularity"));
+  }
+  if (address.value() % device_.granularity.size() != 0) {
+    return DriverInvalidValue(Text(call, address, size, "address is not aligned"));
+  }
+  if (address.value() + size.size() < address.value()) {
+    return DriverInvalidValue(Text(call, address, size, "range wraps around"));
+  }
+  return Status::Ok();
+}
+
+Result<MemoryInfo> HostDriver::GetMemoryInfo() {
+  if (!owner_) return NotOwned("get memory info");
+  MutexLock lock(mutex_);
+  return MemoryInfo{std::max(Bytes(0), device_.total - Used()), device_.total};
+}
+
+// ---- Addresses
+
+Result<DeviceAddress> HostDriver::ReserveAddresses(Bytes size, Bytes alignment) {
+  if (alignment == Bytes(0)) alignment = device_.granularity;
+  const bool power_of_two =
+      alignment > Bytes(0) && (alignment.size() & (alignment.size() - 1)) == 0;
+  if (!Aligned(size) || !(power_of_two || alignment == device_.granularity)) {
+    return DriverInvalidValue(
+        Text("reserve addresses", DeviceAddress(), size, "bad size or alignment"));
+  }
+  alignment = std::max(alignment, device_.granularity);
+  const uint64_t unit = alignment.size();
+  const uint64_t length = size.size() + unit - PageSize();
+  void* const map =
+      ::mmap(nullptr, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED) {
+    if (errno == ENOMEM) return DeviceOutOfMemory("reserve addresses: no room", size);
+    return ErrnoStatus(errno, "mmap");
+  }
+  const auto raw = reinterpret_cast<uint64_t>(map);
+  const uint64_t begin = (raw + unit - 1) / unit * unit;
+  if (begin > raw) ::munmap(map, begin - raw);
+  const uint64_t end = begin + size.size();
+  if (raw + length > end) ::munmap(Pointer(end), raw + length - end);
+  MutexLock lock(mutex_);
+  reservations_[begin] = size;
+  return DeviceAddress(begin);
+}
+
+Status HostDriver::FreeAddresses(DeviceAddress address, Bytes size) {
+  const uint64_t begin = address.value();
+  MutexLock lock(mutex_);
+  const auto it = reservations_.find(begin);
+  if (it == reservations_.end() || it->second != size) {
+    return DriverInvalidValue(Text("free addresses", address, size, "not a reservation"));
+  }
+  auto next = mappings_.lower_bound(begin);
+  const bool inside = next != mappings_.end() && next->first < begin + size.size();
+  const bool reaches_in =
+      next != mappings_.begin() && (--next)->first + next->second.size.size() > begin;
+  if (inside || reaches_in) {
+    return DriverInvalidValue(Text("free addresses", address, size, "still mapped"));
+  }
+  if (::munmap(Pointer(begin), size.size()) != 0) return ErrnoStatus(errno, "munmap");
+  reservations_.erase(it);
+  return Status::Ok();
+}
+
+bool HostDriver::Reserved(uint64_t begin, uint64_t end) const {
+  auto it = reservations_.upper_bound(begin);
+  if (it == reservations_.begin()) return false;
+  --it;
+  while (it != reservations_.end() && it->first <= begin) {
+    begin = std::max(begin, it->first + it->second.size());
+    if (begin >= end) return true;
+    ++it;
+  }
+  return false;
+}
+
+// ---- Physical memory
+
+Status HostDriver::Count(int fd, FileId file, Bytes size) {
+  if (!owner_ || counted_.count(file) != 0) return Status::Ok();
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  UniqueFd witness(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!witness.valid()) return ErrnoStatus(errno, "open device memory again");
+  counted_[file] = Counted{std::move(witness), size};
+  return Status::Ok();
+}
+
+void HostDriver::Forget(FileId file) {
+  const auto it = counted_.find(file);
+  if (it == counted_.end()) return;
+  if (::flock(it->second.witness.get(), LOCK_EX | LOCK_NB) == 0) counted_.erase(it);
+}
+
+Bytes HostDriver::Used() {
+  Bytes used;
+  for (auto it = counted_.begin(); it != counted_.end();) {
+    if (::flock(it->second.witness.get(), LOCK_EX | LOCK_NB) == 0) {
+      it = counted_.erase(it);
+    } else {
+      used += it->second.size;
+      ++it;
+    }
+  }
+  return used;
+}
+
+Result<MemoryHandle> HostDriver::Create(Bytes size) {
+  if (!owner_) return NotOwned("create");
+  if (!Aligned(size)) {
+    return DriverInvalidValue(Text("create", DeviceAddress(), size, "bad size"));
+  }
+  MutexLock create_lock(create_mutex_);
+  {
+    MutexLock lock(mutex_);
+    const Bytes free = std::max(Bytes(0), device_.total - Used());
+    if (size > free) {
+      return DeviceOutOfMemory("create: " + FormatBytes(size) + " asked, " + FormatBytes(free) +
+                                   " free on the host device",
+                               size)
+          .With("available_bytes", free.value());
+    }
+  }
+  TORPOR_ASSIGN_OR_RETURN(UniqueFd fd, CreateFile(size));
+  struct stat stat;
+  if (::fstat(fd.get(), &stat) != 0) return ErrnoStatus(errno, "fstat");
+  const FileId file(stat.st_dev, stat.st_ino);
+  MutexLock lock(mutex_);
+  TORPOR_RETURN_IF_ERROR(Count(fd.get(), file, size));
+  const uint64_t id = ++last_id_;
+  handles_[id] = Handle{std::move(fd), file, size, /*imported=*/false};
+  return MemoryHandle(id);
+}
+
+Status HostDriver::Release(MemoryHandle handle) {
+  MutexLock lock(mutex_);
+  const auto it = handles_.find(handle.value());
+  if (it == handles_.end()) return DriverInvalidValue("release: no such handle");
+  const FileId file = it->second.file;
+  handles_.erase(it);
+  Forget(file);
+  return Status::Ok();
+}
+
+Result<UniqueFd> HostDriver::Export(MemoryHandle handle) {
+  MutexLock lock(mutex_);
+  const auto it = handles_.find(handle.value());
+  if (it == handles_.end()) return DriverInvalidValue("export: no such handle");
+  if (it->second.imported) return DriverInvalidValue("export: the handle is an import");
+  return it->second.fd.Duplicate();
+}
+
+Result<MemoryHandle> HostDriver::Import(int fd, Bytes size) {
+  if (!Aligned(size)) {
+    return DriverInvalidValue(Text("import", DeviceAddress(), size, "bad size"));
+  }
+  UniqueFd own(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!own.valid()) {
+    if (errno == EBADF) return DriverInvalidValue("import: not a descriptor");
+    return ErrnoStatus(errno, "duplicate file descriptor");
+  }
+  struct stat stat;
+  if (::fstat(own.get(), &stat) != 0) return ErrnoStatus(errno, "fstat");
+  const int seals = ::fcntl(own.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) {
+    return DriverInvalidValue("import: the descriptor is no memory of a host device");
+  }
+  if (stat.st_size != size.value()) {
+    return DriverInvalidValue("import: the memory has " + std::to_string(stat.st_size) +
+                              " bytes, not " + std::to_string(size.value()));
+  }
+  // Has it already unless the file comes from elsewhere.
+  if (::flock(own.get(), LOCK_SH | LOCK_NB) != 0) return ErrnoStatus(errno, "flock");
+  const FileId file(stat.st_dev, stat.st_ino);
+  MutexLock lock(mutex_);
+  TORPOR_RETURN_IF_ERROR(Count(own.get(), file, size));
+  const uint64_t id = ++last_id_;
+  handles_[id] = Handle{std::move(own), file, size, /*imported=*/true};
+  return MemoryHandle(id);
+}
+
+// ---- Mappings
+
+Status HostDriver::Map(DeviceAddress address, Bytes size, MemoryHandle handle) {
+  TORPOR_RETURN_IF_ERROR(CheckRange("map", address, size));
+  const uint64_t begin = address.value();
+  const uint64_t end = begin + size.size();
+  MutexLock lock(mutex_);
+  const auto it = handles_.find(handle.value());
+  if (it == handles_.end()) return DriverInvalidValue(Text("map", address, size, "no such handle"));
+  if (size > it->second.size) {
+    return DriverInvalidValue(Text("map", address, size, "more than the handle has"));
+  }
+  if (size < it->second.size) {
+    return DriverNotSupported(Text("map", address, size, "a part of the handle"));
+  }
+  if (!Reserved(begin, end)) return DriverInvalidValue(Text("map", address, size, "not reserved"));
+  auto next = mappings_.lower_bound(begin);
+  const bool inside = next != mappings_.end() && next->first < end;
+  const bool reaches_in =
+      next != mappings_.begin() && (--next)->first + next->second.size.size() > begin;
+  if (inside || reaches_in) {
+    return DriverInvalidValue(Text("map", address, size, "something is mapped there"));
+  }
+  if (::mmap(Pointer(begin), size.size(), PROT_NONE, MAP_SHARED | MAP_FIXED, it->second.fd.get(),
+             0) == MAP_FAILED) {
+    return ErrnoStatus(errno, "mmap");
+  }
+  Mapping mapping;
+  mapping.size = size;
+  mapping.file = it->second.file;
+  mappings_[begin] = mapping;
+  return Status::Ok();
+}
+
+Result<HostDriver::Mappings::iterator> HostDriver::QuietMappings(const char* call, uint64_t begin,
+                                                                 uint64_t end, bool unmapping) {
+  for (;;) {
+    const auto first = mappings_.find(begin);
+    uint64_t at = begin;
+    bool copying = false;
+    auto it = first;
+    for (; it != mappings_.end() && it->first == at && at < end && !it->second.unmapping; ++it) {
+      at += it->second.size.size();
+      copying = copying || it->second.copying > 0;
+    }
+    if (at != end) {
+      return DriverInvalidValue(Text(call, DeviceAddress(begin),
+                                     Bytes(static_cast<int64_t>(end - begin)),
+                                     "not a range of whole mappings"));
+    }
+    if (!copying) return first;
+    if (unmapping) {
+      for (auto mark = first; mark != it; ++mark) mark->second.unmapping = true;
+      for (auto mark = first; mark != it; ++mark) {
+        while (mark->second.copying > 0) copied_.Wait(mutex_);
+      }
+      return first;
+    }
+    copied_.Wait(mutex_);
+  }
+}
+
+Status HostDriver::SetAccess(DeviceAddress address, Bytes size, Access access) {
+  TORPOR_RETURN_IF_ERROR(CheckRange("set access", address, size));
+  const uint64_t begin = address.value();
+  const uint64_t end = begin + size.size();
+  MutexLock lock(mutex_);
+  TORPOR_ASSIGN_OR_RETURN(const auto first,
+                          QuietMappings("set access", begin, end, /*unmapping=*/false));
+  const bool write = access == Access::kReadWrite;
+  if (::mprotect(Pointer(begin), size.size(), write ? PROT_READ | PROT_WRITE : PROT_READ) != 0) {
+    return ErrnoStatus(errno, "mprotect");
+  }
+  for (auto it = first; it != mappings_.end() && it->first < end; ++it) {
+    it->second.protection = write ? Protection::kReadWrite : Protection::kReadOnly;
+  }
+  return Status::Ok();
+}
+
+Status HostDriver::Unmap(DeviceAddress address, Bytes size) {
+  TORPOR_RETURN_IF_ERROR(CheckRange("unmap", address, size));
+  const uint64_t begin = address.value();
+  const uint64_t end = begin + size.size();
+  MutexLock lock(mutex_);
+  TORPOR_ASSIGN_OR_RETURN(auto it, QuietMappings("unmap", begin, end, /*unmapping=*/true));
+  if (::mmap(Pointer(begin), size.size(), PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    const int error = errno;
+    for (; it != mappings_.end() && it->first < end; ++it) it->second.unmapping = false;
+    return ErrnoStatus(error, "mmap");
+  }
+  while (it != mappings_.end() && it->first < end) {
+    const FileId file = it->second.file;
+    it = mappings_.erase(it);
+    Forget(file);
+  }
+  return Status::Ok();
+}
+
+// ---- Host memory
+
+Status HostDriver::RegisterHost(void* address, Bytes size) {
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  const int64_t page = PageSize();
+  if (begin == 0 || size <= Bytes(0) || begin % page != 0 || size.value() % page != 0 ||
+      begin + size.size() < begin) {
+    return DriverInvalidValue(Text("register host", DeviceAddress(begin), size, "not aligned"));
+  }
+  unsigned char resident[4096];
+  const int64_t step = static_cast<int64_t>(sizeof resident) * page;
+  for (int64_t offset = 0; offset < size.value(); offset += step) {
+    const int64_t length = std::min(step, size.value() - offset);
+    if (::mincore(static_cast<char*>(address) + offset, length, resident) != 0) {
+      return DriverInvalidValue(
+          Text("register host", DeviceAddress(begin), size, "no memory there"));
+    }
+  }
+  MutexLock lock(mutex_);
+  auto next = registrations_.lower_bound(begin);
+  const bool inside = next != registrations_.end() && next->first < begin + size.size();
+  const bool reaches_in =
+      next != registrations_.begin() && (--next)->first + next->second.size() > begin;
+  if (inside || reaches_in) {
+    return DriverInvalidValue(
+        Text("register host", DeviceAddress(begin), size, "already registered"));
+  }
+  registrations_[begin] = size;
+  return Status::Ok();
+}
+
+Status HostDriver::UnregisterHost(void* address) {
+  MutexLock lock(mutex_);
+  if (registrations_.erase(reinterpret_cast<uintptr_t>(address)) == 0) {
+    return DriverInvalidValue("unregister host: not registered");
+  }
+  return Status::Ok();
+}
+
+// Memory that no registration touches is pageable: a legal end of a copy.
+Status HostDriver::CheckHostRange(const char* call, uintptr_t begin, Bytes size) {
+  const uintptr_t end = begin + size.size();
+  auto it = registrations_.upper_bound(begin);
+  if (it != registrations_.begin()) {
+    const auto before = std::prev(it);
+    const uintptr_t registered_end = before->first + before->second.size();
+    if (end <= registered_end) return Status::Ok();
+    if (begin < registered_end) it = before;
+  }
+  if (it == registrations_.end() || it->first >= end) return Status::Ok();
+  return DriverInvalidValue(
+      Text(call, DeviceAddress(begin), size, "host range crosses the border of a registration"));
+}
+
+// ---- Streams
+
+Result<StreamId> HostDriver::CreateStream() {
+  try {
+    auto stream = std::make_shared<HostStream>();
+    MutexLock lock(mutex_);
+    const uint64_t id = ++last_id_;
+    streams_[id] = std::move(stream);
+    return StreamId(id);
+  } catch (const std::system_error& error) {
+    return ErrnoStatus(error.code().value(), "start a thread for a stream");
+  }
+}
+
+Status HostDriver::DestroyStream(StreamId stream) {
+  std::shared_ptr<HostStream> destroyed;  // outside the lock
+  MutexLock lock(mutex_);
+  const auto it = streams_.find(stream.value());
+  if (it == streams_.end()) return DriverInvalidValue("destroy stream: no such stream");
+  destroyed = std::move(it->second);
+  streams_.erase(it);
+  return Status::Ok();
+}
+
+HostDriver::Mapping* HostDriver::Accessible(uint64_t address, Access access, uint64_t* end) {
+  auto it = mappings_.upper_bound(address);
+  if (it == mappings_.begin()) return nullptr;
+  Mapping& mapping = (--it)->second;
+  *end = it->first + mapping.size.size();
+  const bool permitted = access == Access::kReadOnly ? mapping.protection != Protection::kNone
+                                                     : mapping.protection == Protection::kReadWrite;
+  return *end > address && permitted && !mapping.unmapping ? &mapping : nullptr;
+}
+
+Status HostDriver::Queue(const char* call, StreamId stream, DeviceAddress address, const void* host,
+                         Bytes size, Access access, Piece piece) {
+  if (size < Bytes(0)) return DriverInvalidValue(Text(call, address, size, "negative size"));
+  std::shared_ptr<HostStream> queue;
+  {
+    MutexLock lock(mutex_);
+    const auto it = streams_.find(stream.value());
+    if (it == streams_.end())
+      return DriverInvalidValue(Text(call, address, size, "no such stream"));
+    const uint64_t end = address.value() + size.size();
+    for (uint64_t at = address.value(); at < end;) {
+      if (Accessible(at, access, &at) == nullptr) {
+        return DriverInvalidValue(Text(call, address, size, "not mapped with that access"));
+      }
+    }
+    if (size > Bytes(0) && host != nullptr) {
+      TORPOR_RETURN_IF_ERROR(CheckHostRange(call, reinterpret_cast<uintptr_t>(host), size));
+    }
+    queue = it->second;
+  }
+  queue->Push([this, address, size, access, piece = std::move(piece)] {
+    return RunPieces(address, size, access, piece);
+  });
+  return Status::Ok();
+}
+
+Status HostDriver::RunPieces(DeviceAddress address, Bytes size, Access access, const Piece& piece) {
+  for (int64_t offset = 0; offset < size.value();) {
+    const uint64_t at = address.value() + offset;
+    Mapping* mapping = nullptr;  // stays where it is while `copying` is not 0
+    uint64_t end = 0;
+    {
+      MutexLock lock(mutex_);
+      mapping = Accessible(at, access, &end);
+      if (mapping == nullptr) {
+        return Internal("DRIVER_ILLEGAL_ADDRESS",
+                        Text("copy", address, size, "unmapped before the copy was done"));
+      }
+      ++mapping->copying;
+    }
+    const int64_t length =
+        std::min({kPiece, size.value() - offset, static_cast<int64_t>(end - at)});
+    piece(static_cast<char*>(Pointer(at)), offset, length);
+    {
+      MutexLock lock(mutex_);
+      if (--mapping->copying == 0) copied_.NotifyAll();
+    }
+    offset += length;
+  }
+  return Status::Ok();
+}
+
+Status HostDriver::CopyToHost(StreamId stream, void* to, DeviceAddress from, Bytes size) {
+  if (to == nullptr) return DriverInvalidValue("copy to host: no address");
+  return Queue("copy to host", stream, from, to, size, Access::kReadOnly,
+               [to](const char* device, int64_t offset, int64_t length) {
+                 std::memcpy(static_cast<char*>(to) + offset, device, length);
+               });
+}
+
+Status HostDriver::CopyToDevice(StreamId stream, DeviceAddress to, const void* from, Bytes size) {
+  if (from == nullptr) return DriverInvalidValue("copy to device: no address");
+  return Queue("copy to device", stream, to, from, size, Access::kReadWrite,
+               [from](char* device, int64_t offset, int64_t length) {
+                 std::memcpy(device, static_cast<const char*>(from) + offset, length);
+               });
+}
+
+Status HostDriver::Clear(StreamId stream, DeviceAddress address, Bytes size) {
+  return Queue("clear", stream, address, nullptr, size, Access::kReadWrite,
+               [](char* device, int64_t, int64_t length) { std::memset(device, 0, length); });
+}
+
+Result<EventId> HostDriver::RecordEvent(StreamId stream) {
+  MutexLock lock(mutex_);
+  const auto it = streams_.find(stream.value());
+  if (it == streams_.end()) return DriverInvalidValue("record event: no such stream");
+  const uint64_t id = ++last_id_;
+  events_[id] = it->second->Record();
+  return EventId(id);
+}
+
+Status HostDriver::WaitEvent(EventId event) {
+  std::shared_ptr<HostEvent> waited;
+  {
+    MutexLock lock(mutex_);
+    const auto it = events_.find(event.value());
+    if (it == events_.end()) return DriverInvalidValue("wait event: no such event");
+    waited = std::move(it->second);
+    events_.erase(it);
+  }
+  return waited->Wait();
+}
+
+Status HostDriver::Synchronize() {
+  std::vector<std::shared_ptr<HostEvent>> events;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [id, stream] : streams_) events.push_back(stream->Record());
+  }
+  Status first;
+  for (const auto& event : events) {
+    Status status = event->Wait();
+    if (first.ok()) first = std::move(status);
+  }
+  return first;
+}
+
+}  // namespace torpor
