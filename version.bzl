@@ -1,0 +1,3 @@
+"""The version that packages carry."""
+
+VERSION = "0.1.0"
