@@ -1,0 +1,90 @@
+#ifndef TORPOR_CLIENT_OPERATOR_H_
+#define TORPOR_CLIENT_OPERATOR_H_
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/arena.h"
+#include "client/connection.h"
+#include "client/pause_hook.h"
+#include "client/work_guard.h"
+#include "lib/base/mutex.h"
+#include "lib/cuda/driver.h"
+#include "lib/wire/messages.h"
+
+namespace torpor::client {
+
+// Obeys the daemon's requests, one after the other, on a thread of its own (the operator thread):
+// the only place that waits for the work guard, calls the application back and synchronizes for an
+// operation. The socket thread only queues for it and marks what was cancelled.
+//
+// A Quiesce that fails leaves the worker running; one that succeeds keeps it quiet until the
+// operation's Resume. When the connection ends, an operation that was under way ends as well: work
+// goes on, except where it needs a tag that the operation has unmapped.
+class Operator : public Connection::Handler {
+ public:
+  // All must outlive the operator.
+  Operator(Driver& driver, WorkGuard& guard, PauseHook& hook, ArenaSet& arenas,
+           Connection& connection)
+      : driver_(driver), guard_(guard), hook_(hook), arenas_(arenas), connection_(connection) {}
+  ~Operator() override { Stop(); }
+
+  void Start();
+  // Ends the thread after the step that is running; a wait for the work guard is given up. What is
+  // queued is not answered. Not from the operator thread.
+  void Stop();
+
+  bool OnOperatorThread() const { return std::this_thread::get_id() == thread_id_; }
+
+  void OnRequest(net::Frame request) override;
+  void OnClosed() override;
+
+ private:
+  // How many cancelled operations are remembered: more than a daemon has under way.
+  static constexpr size_t kCancelledKept = 1024;
+
+  void Run();
+  void Obey(net::Frame request);
+  template <typename Request>
+  void Step(net::Frame request, Status (Operator::*obey)(const Request&, net::Frame&));
+  Status QuiesceStep(const wire::QuiesceRequest& request, net::Frame& frame);
+  Status UnmapStep(const wire::UnmapRequest& request, net::Frame& frame);
+  Status MapStep(const wire::MapRequest& request, net::Frame& frame);
+  Status ResumeStep(const wire::ResumeRequest& request);
+  void AbandonOperations();
+  void DropQueue();
+
+  void MarkCancelled(OperationId operation);
+  bool Cancelled(OperationId operation) const;
+  static Status CancelledStatus(OperationId operation);
+
+  Driver& driver_;
+  WorkGuard& guard_;
+  PauseHook& hook_;
+  ArenaSet& arenas_;
+  Connection& connection_;
+  std::thread thread_;
+
+  std::atomic<std::thread::id> thread_id_{};
+
+  // Of the operator thread alone: what the operations under way were told to unmap, by tag.
+  std::map<std::string, std::set<ExtentId>> to_unmap_;
+  std::set<OperationId> under_way_;
+
+  mutable Mutex mutex_;  // may be taken under the work guard's own mutex, never the other way
+  CondVar queued_;
+  std::deque<net::Frame> queue_ GUARDED_BY(mutex_);
+  bool closed_ GUARDED_BY(mutex_) = false;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::set<OperationId> cancelled_ GUARDED_BY(mutex_);
+  std::deque<OperationId> cancelled_order_ GUARDED_BY(mutex_);
+};
+
+}  // namespace torpor::client
+
+#endif  // TORPOR_CLIENT_OPERATOR_H_

@@ -1,0 +1,79 @@
+#ifndef TORPOR_CLIENT_WORK_GUARD_H_
+#define TORPOR_CLIENT_WORK_GUARD_H_
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lib/base/clock.h"
+#include "lib/base/mutex.h"
+#include "lib/base/status.h"
+#include "lib/base/units.h"
+
+namespace torpor::client {
+
+// Decides when work may be submitted to the device.
+//
+// The shared side is held by threads that submit (for the submission only, not for the work) and is
+// re-entrant per thread. The exclusive side belongs to operations: once one asks for it, threads
+// that are not inside wait, those inside may enter again and are waited for. It ends with the
+// operation. Beyond operations, a thread that needs a tag waits while that tag is asleep.
+//
+// Thread-safe. Its mutex is held for moments only and never while anything is called.
+class WorkGuard {
+ public:
+  // Enters the shared side. Blocks while an operation has or wants the exclusive side, or a tag in
+  // `tags` (empty: any tag) is asleep.
+  //   DEADLINE_EXCEEDED ASLEEP: still so at `deadline`
+  //   FAILED_PRECONDITION ASLEEP: this thread is inside already and a tag is asleep; it would keep
+  //   out the operation that it waits for
+  Status Begin(const std::vector<std::string>& tags, std::optional<TimePoint> deadline);
+
+  // Leaves once. Leaving for good runs, outside the guard, what was deferred by this thread.
+  //   FAILED_PRECONDITION WORK_GUARD_NOT_HELD
+  Status End();
+
+  bool HeldByThisThread() const;
+
+  // If this thread is inside, keeps `action` until it has left for good, and says so.
+  bool Defer(std::function<void()> action);
+
+  // Takes the exclusive side for `operation`, shared among operations; blocks until every thread
+  // has left. `cancelled` is asked now and after each Interrupt. When it says yes:
+  // ABORTED OPERATION_CANCELLED, and the guard is as if nothing had been asked.
+  Status Quiet(OperationId operation, const std::function<bool()>& cancelled);
+  void Interrupt();
+
+  // Ends the exclusive side of `operation`, if it has it.
+  void Release(OperationId operation);
+  // The same, and `asleep` replaces the set of tags that are asleep, in one step.
+  void Resume(OperationId operation, const std::vector<std::string>& asleep);
+  // Ends the exclusive side of all operations; `asleep` adds to the set.
+  void Abandon(const std::vector<std::string>& asleep);
+
+  // No operation has the exclusive side and no tag is asleep.
+  bool Running() const;
+
+ private:
+  struct Holder {
+    int depth = 0;
+    std::vector<std::function<void()>> deferred;
+  };
+
+  bool NeedsSleepingTag(const std::vector<std::string>& tags) const REQUIRES(mutex_);
+  Status Asleep(Code code, const char* message) const REQUIRES(mutex_);
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::map<std::thread::id, Holder> holders_ GUARDED_BY(mutex_);
+  std::set<OperationId> quiet_ GUARDED_BY(mutex_);  // have or want the exclusive side
+  std::set<std::string> asleep_ GUARDED_BY(mutex_);
+};
+
+}  // namespace torpor::client
+
+#endif  // TORPOR_CLIENT_WORK_GUARD_H_
