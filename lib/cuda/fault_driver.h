@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "lib/base/clock.h"
@@ -53,6 +55,8 @@ class FaultDriver final : public Driver {
 
   // `driver` must outlive this.
   explicit FaultDriver(Driver& driver) : driver_(driver) {}
+  explicit FaultDriver(std::unique_ptr<Driver> driver)
+      : owned_(std::move(driver)), driver_(*owned_) {}
 
   // Makes the `n`th call of that kind from now on (1: the next one) return `status`, once. Several
   // faults may be pending.
@@ -102,6 +106,7 @@ class FaultDriver final : public Driver {
   // Counts the call, blocks it at a stop; the fault it must report, or OK.
   Status Enter(CallKind kind);
 
+  const std::unique_ptr<Driver> owned_;
   Driver& driver_;
 
   mutable Mutex mutex_;
