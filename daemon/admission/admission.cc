@@ -1,0 +1,357 @@
+#include "daemon/admission/admission.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace torpor {
+namespace {
+
+// How long the end of a reservation is remembered, so that it is told from one that never was.
+constexpr Duration kMemory = std::chrono::minutes(10);
+constexpr Duration kMaxTtl = std::chrono::hours(24 * 30);
+constexpr int kMeasurements = 5;
+constexpr size_t kMaxParts = 64;
+
+}  // namespace
+
+// --- Draw
+
+Draw& Draw::operator=(Draw&& other) noexcept {
+  if (this == &other) return *this;
+  Return();
+  admission_ = std::exchange(other.admission_, nullptr);
+  host_ = other.host_;
+  size_ = std::exchange(other.size_, Bytes(0));
+  promised_ = std::exchange(other.promised_, Bytes(0));
+  reservation_ = std::move(other.reservation_);
+  created_ = other.created_;
+  surrendered_ = other.surrendered_;
+  return *this;
+}
+
+Draw Draw::Split(Bytes size) {
+  Draw part;
+  part.admission_ = admission_;
+  part.host_ = host_;
+  part.size_ = std::min(size, size_);
+  part.promised_ = std::min(part.size_, promised_);
+  part.reservation_ = reservation_;
+  part.created_ = created_;
+  size_ -= part.size_;
+  promised_ -= part.promised_;
+  return part;
+}
+
+void Draw::MarkCreated() {
+  if (admission_ == nullptr || created_) return;
+  created_ = true;
+  admission_->DrawCreated(size_);
+}
+
+void Draw::Return() {
+  if (Admission* const admission = std::exchange(admission_, nullptr)) admission->ReturnDraw(*this);
+}
+
+// --- Admission
+
+Bytes Admission::Reservation::LeftDevice(TimePoint now) const {
+  if (Over(now)) return Bytes(0);
+  return stats.device - stats.drawn_device - stats.surrendered_device;
+}
+
+Bytes Admission::Reservation::LeftHost(TimePoint now) const {
+  return Over(now) ? Bytes(0) : stats.host - stats.drawn_host;
+}
+
+Bytes Admission::PromisedDevice() const {
+  Bytes sum{};
+  for (const auto& [id, reservation] : reservations_) sum += reservation.LeftDevice(clock_.Now());
+  return sum;
+}
+
+Bytes Admission::PromisedHost() const {
+  Bytes sum{};
+  for (const auto& [id, reservation] : reservations_) sum += reservation.LeftHost(clock_.Now());
+  return sum;
+}
+
+Bytes Admission::promised_host() const {
+  MutexLock lock(mutex_);
+  return PromisedHost();
+}
+
+void Admission::ForgetOld() {
+  const TimePoint now = clock_.Now();
+  for (auto it = reservations_.begin(); it != reservations_.end();) {
+    const ReservationStats& stats = it->second.stats;
+    const bool drawn = stats.drawn_device > Bytes(0) || stats.drawn_host > Bytes(0);
+    it = !drawn && stats.expires + kMemory <= now ? reservations_.erase(it) : std::next(it);
+  }
+}
+
+BudgetStats Admission::Arithmetic(const DeviceMemory::Measurement& measurement,
+                                  Bytes created_before) const {
+  BudgetStats budget;
+  budget.total = measurement.total;
+  budget.free = measurement.free;
+  budget.resident = measurement.resident;
+  budget.context = measurement.context;
+  budget.other = measurement.other();
+  budget.promised = PromisedDevice();
+  budget.safety_reserve = options_.safety_reserve;
+  budget.pending = granted_total_ - created_before;
+  const Bytes left = budget.free - budget.promised - budget.safety_reserve - budget.pending;
+  budget.available = std::max(Bytes(0), left);
+  // The safety reserve is ours to give up first: only promises beyond free memory are broken ones.
+  budget.overcommitted = std::max(Bytes(0), budget.promised + budget.pending - budget.free);
+  return budget;
+}
+
+Status Admission::Refusal(Bytes size, const BudgetStats& budget) const {
+  std::string holders;
+  const TimePoint now = clock_.Now();
+  for (const auto& [id, reservation] : reservations_) {
+    const Bytes left = reservation.LeftDevice(now);
+    if (left <= Bytes(0)) continue;
+    holders += (holders.empty() ? "" : ", ") + reservation.stats.name + " (" + id + "): " +
+               std::to_string(left.value());
+  }
+  return ResourceExhausted(
+             "DEVICE_BUDGET_EXHAUSTED",
+             FormatBytes(size) + " asked, " + FormatBytes(budget.available) + " available = " +
+                 FormatBytes(budget.free) + " free - " + FormatBytes(budget.promised) +
+                 " promised - " + FormatBytes(budget.safety_reserve) + " safety reserve - " +
+                 FormatBytes(budget.pending) + " being created")
+      .With("requested_bytes", size.value())
+      .With("available_bytes", budget.available.value())
+      .With("total_bytes", budget.total.value())
+      .With("free_bytes", budget.free.value())
+      .With("resident_bytes", budget.resident.value())
+      .With("context_bytes", budget.context.value())
+      .With("other_bytes", budget.other.value())
+      .With("promised_bytes", budget.promised.value())
+      .With("safety_reserve_bytes", budget.safety_reserve.value())
+      .With("pending_bytes", budget.pending.value())
+      .With("reservations", holders);
+}
+
+Status Admission::Admit(Bytes size, const std::function<void(const BudgetStats&)>& grant) {
+  for (int attempt = 1;; ++attempt) {
+    Bytes created_before{};
+    {
+      MutexLock lock(mutex_);
+      created_before = created_total_;
+    }
+    TORPOR_ASSIGN_OR_RETURN(const auto measurement, measure_());
+    MutexLock lock(mutex_);
+    const BudgetStats budget = Arithmetic(measurement, created_before);
+    if (size <= budget.available && budget.overcommitted == Bytes(0)) {
+      grant(budget);
+      return Status::Ok();
+    }
+    // What was created during the measurement may have been counted twice.
+    if (created_total_ != created_before && attempt < kMeasurements) continue;
+    return Refusal(size, budget);
+  }
+}
+
+Result<Admission::Reservation*> Admission::FindLive(const std::string& id) const {
+  const auto it = reservations_.find(id);
+  if (it == reservations_.end()) {
+    return NotFound("UNKNOWN_RESERVATION", "there is no reservation \"" + id + "\"")
+        .With("reservation", id);
+  }
+  if (it->second.Over(clock_.Now())) {
+    const bool released = it->second.released;
+    return FailedPrecondition(released ? "RESERVATION_RELEASED" : "RESERVATION_EXPIRED",
+                              "reservation " + id + (released ? " was released" : " has expired"))
+        .With("reservation", id)
+        .With("drawn_bytes", it->second.stats.drawn_device.value());
+  }
+  return &it->second;
+}
+
+Status Admission::Check(const std::string& id) const {
+  MutexLock lock(mutex_);
+  return FindLive(id).status();
+}
+
+Result<Draw> Admission::DrawDevice(Bytes size, const std::string& id) {
+  Draw draw;
+  draw.size_ = size;
+  if (id.empty()) {
+    if (options_.require_reservation) {
+      return FailedPrecondition("RESERVATION_REQUIRED",
+                                "this daemon gives device memory under reservations only")
+          .With("requested_bytes", size.value());
+    }
+    TORPOR_RETURN_IF_ERROR(Admit(size, [&](const BudgetStats&) NO_THREAD_SAFETY_ANALYSIS {
+      granted_total_ += size;
+    }));
+    draw.admission_ = this;
+    return draw;
+  }
+  MutexLock lock(mutex_);
+  TORPOR_ASSIGN_OR_RETURN(Reservation* const reservation, FindLive(id));
+  const Bytes left = reservation->LeftDevice(clock_.Now());
+  if (size > left) {
+    return ResourceExhausted("RESERVATION_TOO_SMALL",
+                             FormatBytes(size) + " asked, reservation " + id + " has " +
+                                 FormatBytes(left) + " of " +
+                                 FormatBytes(reservation->stats.device) + " left")
+        .With("reservation", id)
+        .With("requested_bytes", size.value())
+        .With("available_bytes", left.value())
+        .With("drawn_bytes", reservation->stats.drawn_device.value())
+        .With("surrendered_bytes", reservation->stats.surrendered_device.value())
+        .With("reserved_bytes", reservation->stats.device.value());
+  }
+  reservation->stats.drawn_device += size;
+  granted_total_ += size;
+  draw.admission_ = this;
+  draw.promised_ = size;
+  draw.reservation_ = id;
+  return draw;
+}
+
+Result<Draw> Admission::DrawHost(Bytes size, const std::string& id) {
+  MutexLock lock(mutex_);
+  const auto it = reservations_.find(id);
+  Bytes covered{};
+  if (it != reservations_.end()) covered = std::min(size, it->second.LeftHost(clock_.Now()));
+  const Bytes promised = PromisedHost();
+  const Bytes available = options_.host_budget - used_host_ - promised;
+  if (size - covered > available) {
+    return ResourceExhausted("HOST_POOL_EXHAUSTED",
+                             "the host pool has no room: " + FormatBytes(size) + " asked, " +
+                                 FormatBytes(available + covered) + " of " +
+                                 FormatBytes(options_.host_budget) + " available")
+        .With("requested_bytes", size.value())
+        .With("available_bytes", (available + covered).value())
+        .With("used_bytes", used_host_.value())
+        .With("promised_bytes", promised.value())
+        .With("budget_bytes", options_.host_budget.value());
+  }
+  used_host_ += size;
+  Draw draw;
+  draw.admission_ = this;
+  draw.host_ = true;
+  draw.size_ = size;
+  draw.promised_ = covered;
+  if (covered > Bytes(0)) {
+    it->second.stats.drawn_host += covered;
+    draw.reservation_ = id;
+  }
+  return draw;
+}
+
+void Admission::DrawCreated(Bytes size) {
+  MutexLock lock(mutex_);
+  created_total_ += size;
+}
+
+void Admission::ReturnDraw(Draw& draw) {
+  MutexLock lock(mutex_);
+  if (draw.host_) {
+    used_host_ -= draw.size_;
+  } else if (!draw.created_) {
+    created_total_ += draw.size_;
+  }
+  const auto it = reservations_.find(draw.reservation_);
+  if (it == reservations_.end()) return;
+  ReservationStats& stats = it->second.stats;
+  (draw.host_ ? stats.drawn_host : stats.drawn_device) -= draw.promised_;
+  if (draw.surrendered_ && !draw.host_) stats.surrendered_device += draw.promised_;
+}
+
+Result<ReserveResult> Admission::Reserve(const std::string& name,
+                                         std::vector<ReservationPart> parts, Bytes host,
+                                         Duration ttl) {
+  TORPOR_RETURN_IF_ERROR(CheckName(name, "reservation name", "BAD_RESERVATION"));
+  if (ttl < milliseconds(1) || ttl > kMaxTtl) {
+    return InvalidArgument("BAD_TTL", "a reservation lives between 1 ms and 30 days")
+        .With("ttl_ms", std::chrono::duration_cast<milliseconds>(ttl).count());
+  }
+  if (parts.size() > kMaxParts) {
+    return InvalidArgument("BAD_RESERVATION", "a reservation has too many parts")
+        .With("parts", parts.size())
+        .With("limit", kMaxParts);
+  }
+  Bytes device{};
+  for (const ReservationPart& part : parts) {
+    TORPOR_RETURN_IF_ERROR(CheckName(part.name, "reservation part", "BAD_RESERVATION"));
+    if (part.device < Bytes(0) || part.device >= Bytes(int64_t{1} << 50)) {
+      return InvalidArgument("BAD_RESERVATION",
+                             "part " + part.name + " is negative or beyond 1 PiB")
+          .With("part", part.name)
+          .With("requested_bytes", part.device.value());
+    }
+    device += part.device;
+  }
+  if (host < Bytes(0) || (device == Bytes(0) && host == Bytes(0))) {
+    return InvalidArgument("BAD_RESERVATION", "a reservation wants more than 0 bytes")
+        .With("requested_bytes", device.value())
+        .With("requested_host_bytes", host.value());
+  }
+  ReserveResult result;
+  Status host_refusal;
+  TORPOR_RETURN_IF_ERROR(Admit(device, [&](const BudgetStats& budget) NO_THREAD_SAFETY_ANALYSIS {
+    ForgetOld();
+    const Bytes host_promised = PromisedHost();
+    const Bytes host_available = options_.host_budget - used_host_ - host_promised;
+    if (host > host_available) {
+      host_refusal = ResourceExhausted("HOST_POOL_EXHAUSTED",
+                                       "the host pool cannot promise " + FormatBytes(host))
+                         .With("requested_bytes", host.value())
+                         .With("available_bytes", host_available.value())
+                         .With("used_bytes", used_host_.value())
+                         .With("promised_bytes", host_promised.value())
+                         .With("budget_bytes", options_.host_budget.value());
+      return;
+    }
+    result.id = "r-" + std::to_string(next_reservation_++);
+    result.expires = clock_.Now() + ttl;
+    result.budget = budget;
+    ReservationStats& stats = reservations_[result.id].stats;
+    stats.id = result.id;
+    stats.name = name;
+    stats.parts = std::move(parts);
+    stats.device = device;
+    stats.host = host;
+    stats.expires = result.expires;
+  }));
+  if (!host_refusal.ok()) return host_refusal;
+  return result;
+}
+
+Result<Admission::Released> Admission::Release(const std::string& id) {
+  MutexLock lock(mutex_);
+  TORPOR_ASSIGN_OR_RETURN(Reservation* const reservation, FindLive(id));
+  const Released released{reservation->LeftDevice(clock_.Now()),
+                          reservation->LeftHost(clock_.Now())};
+  reservation->released = true;
+  reservation->stats.expires = std::min(reservation->stats.expires, clock_.Now());
+  return released;
+}
+
+Result<BudgetStats> Admission::Budget() {
+  Bytes created_before{};
+  {
+    MutexLock lock(mutex_);
+    created_before = created_total_;
+  }
+  TORPOR_ASSIGN_OR_RETURN(const auto measurement, measure_());
+  MutexLock lock(mutex_);
+  return Arithmetic(measurement, created_before);
+}
+
+std::vector<ReservationStats> Admission::Reservations() const {
+  MutexLock lock(mutex_);
+  std::vector<ReservationStats> all;
+  for (const auto& [id, reservation] : reservations_) {
+    if (!reservation.Over(clock_.Now())) all.push_back(reservation.stats);
+  }
+  return all;
+}
+
+}  // namespace torpor

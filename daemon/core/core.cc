@@ -1,0 +1,254 @@
+#include "daemon/core/core.h"
+
+#include <algorithm>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "daemon/core/policy.h"
+#include "daemon/log.h"
+
+namespace torpor {
+namespace {
+
+// Addresses cost nothing: a tag can grow over everything the device has, four times.
+Bytes ArenaSize(Bytes total) {
+  Bytes size = GiB(1);
+  while (size < total * 4) size = size * 2;
+  return size;
+}
+
+std::string RandomSecret() {
+  std::random_device random;
+  std::string secret;
+  while (secret.size() < 16) {
+    const uint32_t word = random();
+    secret.append(reinterpret_cast<const char*>(&word), sizeof word);
+  }
+  return secret;
+}
+
+// The error that all outcomes share; OK if there is none, or they differ.
+Status SharedFailure(const std::vector<WorkerOutcome>& outcomes) {
+  if (outcomes.empty() || outcomes.front().status.ok()) return Status::Ok();
+  const Status& first = outcomes.front().status;
+  for (const WorkerOutcome& outcome : outcomes) {
+    if (outcome.status.code() != first.code() || outcome.status.reason() != first.reason()) {
+      return Status::Ok();
+    }
+  }
+  Status shared = first;
+  if (outcomes.size() > 1) shared.Add("failed_workers", std::to_string(outcomes.size()));
+  return shared;
+}
+
+std::vector<WorkerOutcome> RunOnAll(const std::vector<WorkerId>& workers,
+                                    const std::function<WorkerOutcome(WorkerId)>& run) {
+  std::vector<WorkerOutcome> outcomes(workers.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < workers.size(); ++i) {
+    threads.emplace_back([&, i] { outcomes[i] = run(workers[i]); });
+  }
+  if (!workers.empty()) outcomes[0] = run(workers[0]);
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
+}  // namespace
+
+Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& options)
+    : driver_(driver),
+      keeper_(keeper),
+      clock_(clock),
+      options_(options),
+      memory_(driver),
+      inventory_(driver.device().granularity, ArenaSize(driver.device().total),
+                 driver.device().total),
+      admission_({options.safety_reserve, options.host_pool - options.host_pool % HostPool::kUnit,
+                  options.require_reservation},
+                 [this] { return memory_.Measure(); }, clock),
+      pool_(driver, options.host_pool),
+      context_{memory_,  inventory_, admission_, pool_, nullptr,
+               keeper,   directory_, &tasks_,    options.worker_deadline} {}
+
+Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const Clock& clock,
+                                           const Options& options) {
+  std::unique_ptr<Core> core(new Core(driver, keeper, clock, options));
+  TORPOR_ASSIGN_OR_RETURN(core->transfer_, TransferEngine::Create(driver));
+  core->context_.transfer = core->transfer_.get();
+  TORPOR_ASSIGN_OR_RETURN(
+      core->server_, WorkerServer::Start(options.worker_socket, options.socket_mode, *core));
+  return core;
+}
+
+Core::~Core() {
+  directory_.EndAll(Unavailable("DAEMON_STOPPING", "the daemon is stopping"));
+  server_.reset();
+  tasks_.WaitForAll();
+}
+
+// --- control plane
+
+Result<std::vector<WorkerId>> Core::Select(const Selector& selector) const {
+  if (selector.all && (!selector.workers.empty() || !selector.tags.empty())) {
+    return InvalidArgument("CONTRADICTORY_SELECTOR", "`all` excludes workers and tags");
+  }
+  if (!selector.all && selector.workers.empty() && selector.tags.empty()) {
+    return InvalidArgument("EMPTY_SELECTOR",
+                           "name workers or tags, or say `all` for everything");
+  }
+  for (const std::string& tag : selector.tags) {
+    TORPOR_RETURN_IF_ERROR(CheckName(tag, "tag", "BAD_TAG"));
+  }
+  const std::vector<WorkerStats> known = inventory_.Snapshot();
+  std::vector<WorkerId> named;
+  for (const WorkerStats& worker : known) {
+    if (selector.workers.empty()) named.push_back(worker.info.id);
+  }
+  for (const std::string& name : selector.workers) {
+    bool found = false;
+    for (const WorkerStats& worker : known) {
+      const WorkerId id = worker.info.id;
+      if (name != WorkerName(id) && name != worker.info.name) continue;
+      found = true;
+      if (std::find(named.begin(), named.end(), id) == named.end()) named.push_back(id);
+    }
+    if (!found) {
+      return NotFound("UNKNOWN_WORKER", "there is no worker \"" + name + "\"").With("worker", name);
+    }
+  }
+  if (selector.tags.empty()) return named;
+  std::vector<WorkerId> selected;
+  for (const WorkerId id : named) {
+    if (std::any_of(selector.tags.begin(), selector.tags.end(),
+                    [&](const std::string& tag) { return inventory_.HasTag(id, tag); })) {
+      selected.push_back(id);
+    }
+  }
+  if (selected.empty()) {
+    std::string tags;
+    for (const std::string& tag : selector.tags) tags += (tags.empty() ? "" : ",") + tag;
+    return NotFound("NOTHING_SELECTED", "no selected worker has memory under " + tags)
+        .With("tags", tags)
+        .With("workers", named.size());
+  }
+  return selected;
+}
+
+Result<std::vector<WorkerOutcome>> Core::Sleep(const SleepCommand& command) {
+  SleepSpec spec;
+  TORPOR_ASSIGN_OR_RETURN(spec.policy, PolicyFrom(command.level, command.policies));
+  TORPOR_ASSIGN_OR_RETURN(const std::vector<WorkerId> workers, Select(command.selector));
+  spec.tags = FilterOf(command.selector.tags);
+  spec.force = command.force;
+  spec.deadline = command.deadline;
+  std::vector<WorkerOutcome> outcomes =
+      RunOnAll(workers, [&](WorkerId worker) { return RunSleep(context_, worker, spec); });
+  TORPOR_RETURN_IF_ERROR(SharedFailure(outcomes));
+  return outcomes;
+}
+
+Result<std::vector<WorkerOutcome>> Core::WakeUp(const WakeCommand& command) {
+  WakeSpec spec;
+  for (const std::string& tag : command.order) {
+    TORPOR_RETURN_IF_ERROR(CheckName(tag, "tag", "BAD_TAG"));
+  }
+  if (!command.reservation.empty()) {
+    TORPOR_RETURN_IF_ERROR(admission_.Check(command.reservation));
+  }
+  TORPOR_ASSIGN_OR_RETURN(const std::vector<WorkerId> workers, Select(command.selector));
+  spec.tags = FilterOf(command.selector.tags);
+  spec.order = command.order;
+  spec.reservation = command.reservation;
+  spec.deadline = command.deadline;
+  std::vector<WorkerOutcome> outcomes =
+      RunOnAll(workers, [&](WorkerId worker) { return RunWake(context_, worker, spec); });
+  TORPOR_RETURN_IF_ERROR(SharedFailure(outcomes));
+  return outcomes;
+}
+
+Result<UsageReport> Core::Usage() {
+  UsageReport report;
+  TORPOR_ASSIGN_OR_RETURN(report.budget, admission_.Budget());
+  report.device = driver_.device();
+  report.pool = pool_.stats();
+  report.pool_promised = admission_.promised_host();
+  report.workers = inventory_.Snapshot();
+  report.reservations = admission_.Reservations();
+  return report;
+}
+
+Result<ReserveResult> Core::Reserve(const std::string& name,
+                                    const std::vector<ReservationPart>& parts, Bytes host,
+                                    Duration ttl) {
+  TORPOR_ASSIGN_OR_RETURN(ReserveResult result, admission_.Reserve(name, parts, host, ttl));
+  Bytes device{};
+  for (const ReservationPart& part : parts) device += part.device;
+  if (const Status recorded = keeper_.Record(ReservationMade{result.id, name, device, host});
+      !recorded.ok()) {
+    (void)admission_.Release(result.id);
+    return recorded;
+  }
+  return result;
+}
+
+Result<Admission::Released> Core::Release(const std::string& reservation) {
+  TORPOR_ASSIGN_OR_RETURN(const Admission::Released released, admission_.Release(reservation));
+  TORPOR_RETURN_IF_ERROR(keeper_.Record(ReservationReleased{reservation}));
+  return released;
+}
+
+// --- workers
+
+Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::PeerCredentials& peer,
+                                       const std::shared_ptr<wire::Channel>& channel) {
+  const DeviceInfo& device = driver_.device();
+  if (!hello.name.empty()) {
+    TORPOR_RETURN_IF_ERROR(CheckName(hello.name, "worker name", "BAD_WORKER_NAME"));
+  }
+  if (!hello.device_uuid.empty() && hello.device_uuid != device.uuid) {
+    return FailedPrecondition("WRONG_DEVICE", "this daemon serves device " + device.uuid +
+                                                  ", the worker uses " + hello.device_uuid)
+        .With("daemon_device", device.uuid)
+        .With("worker_device", hello.device_uuid);
+  }
+  if (hello.quiesce > wire::Quiesce::kCallback) {
+    return InvalidArgument("BAD_QUIESCE_MODE", "there is no such way to quiet a worker")
+        .With("quiesce", static_cast<int>(hello.quiesce));
+  }
+  if (!hello.reservation.empty()) TORPOR_RETURN_IF_ERROR(admission_.Check(hello.reservation));
+  WorkerInfo info;
+  info.name = hello.name;
+  info.peer = peer;
+  info.quiesce = hello.quiesce;
+  info.reservation = hello.reservation;
+  wire::HelloReply reply;
+  reply.worker = inventory_.AddWorker(info);
+  reply.secret = RandomSecret();
+  reply.device_kind = device.kind;
+  reply.device_uuid = device.uuid;
+  reply.device_total = device.total;
+  reply.granularity = device.granularity;
+  reply.arena_size = inventory_.arena_size();
+  if (const Status recorded =
+          keeper_.Record(SessionOpened{reply.worker, hello.name, reply.secret});
+      !recorded.ok()) {
+    inventory_.Close(reply.worker);
+    return recorded;
+  }
+  directory_.Add(std::make_shared<WorkerLink>(reply.worker, channel));
+  log::Info("worker {} ({}): pid {}, uid {}, gid {} connected", WorkerName(reply.worker),
+            hello.name, peer.pid, peer.uid, peer.gid);
+  return reply;
+}
+
+void Core::OnGone(WorkerId worker, const Status& why) {
+  log::Info("worker {} is gone: {}", WorkerName(worker), why);
+  directory_.Remove(worker);
+  EndExtents(context_, inventory_.Close(worker));
+  if (const Status recorded = keeper_.Record(SessionClosed{worker}); !recorded.ok()) {
+    log::Error("worker {}: end of session is not recorded: {}", WorkerName(worker), recorded);
+  }
+}
+
+}  // namespace torpor

@@ -1,0 +1,123 @@
+#ifndef TORPOR_DAEMON_CORE_CORE_H_
+#define TORPOR_DAEMON_CORE_CORE_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/admission/admission.h"
+#include "daemon/keeper/keeper.h"
+#include "daemon/memory/device_memory.h"
+#include "daemon/memory/inventory.h"
+#include "daemon/operation/operation.h"
+#include "daemon/operation/tasks.h"
+#include "daemon/pool/host_pool.h"
+#include "daemon/session/worker_link.h"
+#include "daemon/session/worker_server.h"
+#include "daemon/transfer/transfer.h"
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+#include "lib/cuda/driver.h"
+
+namespace torpor {
+
+// Which segments: of `workers` (ids as "w-7", or names) and `tags`, empty meaning every one; or all.
+struct Selector {
+  std::vector<std::string> workers;
+  std::vector<std::string> tags;
+  bool all = false;
+};
+
+struct SleepCommand {
+  Selector selector;
+  int32_t level = 0;                            // 1 or 2, or
+  std::map<std::string, wire::Policy> policies;  // by tag; a selected tag not named is kept
+  bool force = false;
+  TimePoint deadline;
+};
+
+struct WakeCommand {
+  Selector selector;
+  std::vector<std::string> order;
+  std::string reservation;
+  TimePoint deadline;
+};
+
+struct UsageReport {
+  DeviceInfo device;
+  BudgetStats budget;
+  HostPool::Stats pool;
+  Bytes pool_promised{};
+  std::vector<WorkerStats> workers;
+  std::vector<ReservationStats> reservations;
+};
+
+// One daemon's worth of everything, without flags and without gRPC: owns the books, the pool and the
+// worker socket; borrows driver, keeper and clock, which must outlive it. Thread-safe; Sleep and
+// WakeUp block for as long as they take.
+class Core final : public WorkerServer::Handler {
+ public:
+  struct Options {
+    std::string worker_socket;  // path
+    mode_t socket_mode = 0660;
+    Bytes host_pool{};
+    Bytes safety_reserve{};
+    bool require_reservation = false;
+    Duration worker_deadline = seconds(5);  // for each answer of a worker
+  };
+
+  static Result<std::unique_ptr<Core>> Create(Driver& driver, Keeper& keeper, const Clock& clock,
+                                              const Options& options);
+  // Ends the connections of all workers; what they have mapped stays theirs.
+  ~Core() override;
+
+  // A result for each selected worker, or the error that all of them share.
+  //   INVALID_ARGUMENT EMPTY_SELECTOR, CONTRADICTORY_SELECTOR, BAD_TAG, BAD_LEVEL, POLICY_MISSING,
+  //   LEVEL_AND_POLICIES; NOT_FOUND UNKNOWN_WORKER, NOTHING_SELECTED; those of the workers
+  Result<std::vector<WorkerOutcome>> Sleep(const SleepCommand& command);
+  Result<std::vector<WorkerOutcome>> WakeUp(const WakeCommand& command);
+  Result<UsageReport> Usage();
+  Result<ReserveResult> Reserve(const std::string& name, const std::vector<ReservationPart>& parts,
+                                Bytes host, Duration ttl);
+  Result<Admission::Released> Release(const std::string& reservation);
+
+ private:
+  Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& options);
+
+  // --- WorkerServer::Handler
+  Result<wire::HelloReply> OnHello(const wire::Hello& hello, const net::PeerCredentials& peer,
+                                   const std::shared_ptr<wire::Channel>& channel) override;
+  void OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& channel,
+                 net::Frame request) override;
+  void OnGone(WorkerId worker, const Status& why) override;
+
+  // The worker's own requests; worker_requests.cc.
+  wire::AllocateReply OwnAllocate(WorkerId worker, const wire::Allocate& request,
+                                  std::vector<ExtentPtr>& extents);
+  wire::FreeReply OwnFree(WorkerId worker, const wire::Free& request);
+  wire::SleepReply OwnSleep(WorkerId worker, const wire::Sleep& request);
+  wire::SleepReply OwnWake(WorkerId worker, const wire::WakeUp& request);
+  wire::UsageReply OwnUsage(WorkerId worker);
+  Status OwnQuiesce(WorkerId worker, const wire::SetQuiesce& request);
+
+  Result<std::vector<WorkerId>> Select(const Selector& selector) const;
+
+  Driver& driver_;
+  Keeper& keeper_;
+  const Clock& clock_;
+  const Options options_;
+  DeviceMemory memory_;
+  Inventory inventory_;
+  Admission admission_;
+  HostPool pool_;
+  std::unique_ptr<TransferEngine> transfer_;
+  WorkerDirectory directory_;
+  OperationContext context_;
+  Tasks tasks_;  // operations and rollbacks under way
+  std::unique_ptr<WorkerServer> server_;
+};
+
+}  // namespace torpor
+
+#endif  // TORPOR_DAEMON_CORE_CORE_H_

@@ -1,0 +1,212 @@
+// What workers ask for themselves.
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "daemon/core/core.h"
+#include "daemon/core/policy.h"
+#include "daemon/log.h"
+
+namespace torpor {
+namespace {
+
+// Far enough that nobody waits for it, near enough to calculate with.
+constexpr int64_t kLongestMs = 86'400'000;
+
+TimePoint DeadlineOf(int64_t timeout_ms) {
+  const int64_t ms = timeout_ms <= 0 ? kLongestMs : std::min(timeout_ms, kLongestMs);
+  return std::chrono::steady_clock::now() + milliseconds(ms);
+}
+
+wire::SleepReply ReplyOf(const WorkerOutcome& outcome) {
+  return {outcome.status, outcome.device, outcome.copied, outcome.discarded};
+}
+
+wire::Extent Describe(const ExtentPtr& extent) {
+  return {extent->id(), extent->offset(), extent->size()};
+}
+
+}  // namespace
+
+void Core::OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& channel,
+                     net::Frame request) {
+  const uint16_t type = request.type;
+  const uint64_t id = request.id;
+  const auto decode = [&](auto message) {
+    auto decoded = wire::Decode<decltype(message)>(request.payload);
+    if (decoded.ok() && !request.fds.empty()) {
+      decoded = InvalidArgument("BAD_FRAME", "this request carries no descriptors")
+                    .With("fd_count", request.fds.size());
+    }
+    if (!decoded.ok()) {
+      log::Warning("worker {}: {}", WorkerName(worker), decoded.status());
+      channel->End(decoded.status());
+    }
+    return decoded;
+  };
+  const auto answer = [&](const auto& reply) { (void)channel->Answer(type, id, reply); };
+  switch (static_cast<wire::Type>(type)) {
+    case wire::Type::kAllocate: {
+      const auto message = decode(wire::Allocate());
+      if (!message.ok()) return;
+      std::vector<ExtentPtr> extents;
+      const wire::AllocateReply reply = OwnAllocate(worker, *message, extents);
+      std::vector<int> fds;
+      for (const ExtentPtr& extent : extents) fds.push_back(extent->fd());
+      const Status sent = channel->Answer(type, id, reply, fds);
+      if (!sent.ok() && reply.status.ok()) {
+        log::Warning("worker {}: cannot hand over segment {}: {}", WorkerName(worker),
+                     reply.segment.value(), sent);
+        extents.clear();
+        (void)FinishAllocation(context_, worker, reply.segment, sent);
+        wire::AllocateReply failed;
+        failed.status = sent;
+        answer(failed);
+      }
+      return;
+    }
+    case wire::Type::kAllocated: {
+      const auto message = decode(wire::Allocated());
+      if (!message.ok()) return;
+      answer(wire::StatusReply{
+          FinishAllocation(context_, worker, message->segment, message->status)});
+      return;
+    }
+    case wire::Type::kFree: {
+      const auto message = decode(wire::Free());
+      if (message.ok()) answer(OwnFree(worker, *message));
+      return;
+    }
+    case wire::Type::kFreed: {
+      const auto message = decode(wire::Freed());
+      if (!message.ok()) return;
+      FinishFree(context_, worker, message->segment);
+      answer(wire::StatusReply{});
+      return;
+    }
+    case wire::Type::kSleep: {
+      const auto message = decode(wire::Sleep());
+      if (!message.ok()) return;
+      tasks_.Run([this, worker, channel, type, id, message = *message] {
+        (void)channel->Answer(type, id, OwnSleep(worker, message));
+      });
+      return;
+    }
+    case wire::Type::kWakeUp: {
+      const auto message = decode(wire::WakeUp());
+      if (!message.ok()) return;
+      tasks_.Run([this, worker, channel, type, id, message = *message] {
+        (void)channel->Answer(type, id, OwnWake(worker, message));
+      });
+      return;
+    }
+    case wire::Type::kUsage: {
+      if (decode(wire::Usage()).ok()) answer(OwnUsage(worker));
+      return;
+    }
+    case wire::Type::kSetQuiesce: {
+      const auto message = decode(wire::SetQuiesce());
+      if (message.ok()) answer(wire::StatusReply{OwnQuiesce(worker, *message)});
+      return;
+    }
+    case wire::Type::kReport: {
+      const auto message = decode(wire::Report());
+      if (!message.ok()) return;
+      inventory_.UpdateWorker(worker, [&](WorkerInfo& info) {
+        info.reported_live = message->live;
+        info.reported_reserved = message->reserved;
+      });
+      answer(wire::StatusReply{});
+      return;
+    }
+    default: break;
+  }
+  const Status unknown =
+      InvalidArgument("BAD_FRAME", "the worker asks what no worker can ask").With("type", type);
+  log::Warning("worker {}: {}", WorkerName(worker), unknown);
+  channel->End(unknown);
+}
+
+wire::AllocateReply Core::OwnAllocate(WorkerId worker, const wire::Allocate& request,
+                                      std::vector<ExtentPtr>& extents) {
+  wire::AllocateReply reply;
+  Result<NewSegment> segment = AllocateSegment(context_, worker, request.tag, request.size);
+  if (!segment.ok()) {
+    reply.status = segment.status();
+    log::Info("worker {}: no allocation of {} under {}: {}", WorkerName(worker),
+              request.size.value(), request.tag, reply.status);
+    return reply;
+  }
+  reply.segment = segment->placement.segment;
+  reply.offset = segment->placement.offset;
+  reply.size = segment->placement.size;
+  extents = std::move(segment->extents);
+  for (const ExtentPtr& extent : extents) reply.extents.push_back(Describe(extent));
+  return reply;
+}
+
+wire::FreeReply Core::OwnFree(WorkerId worker, const wire::Free& request) {
+  wire::FreeReply reply;
+  const auto extents = FreeSegment(context_, worker, request.segment);
+  if (extents.ok()) {
+    for (const ExtentPtr& extent : *extents) reply.unmap.push_back(Describe(extent));
+  } else {
+    reply.status = extents.status();
+  }
+  return reply;
+}
+
+wire::SleepReply Core::OwnSleep(WorkerId worker, const wire::Sleep& request) {
+  std::map<std::string, wire::Policy> policies;
+  for (const wire::TagPolicy& one : request.policies) policies[one.tag] = one.policy;
+  SleepSpec spec;
+  auto policy = PolicyFrom(request.level, policies);
+  if (!policy.ok()) return {policy.status(), {}, {}, {}};
+  spec.policy = *std::move(policy);
+  spec.tags = FilterOf(request.tags);
+  spec.force = request.force;
+  spec.own = true;
+  spec.deadline = DeadlineOf(request.timeout_ms);
+  return ReplyOf(RunSleep(context_, worker, spec));
+}
+
+wire::SleepReply Core::OwnWake(WorkerId worker, const wire::WakeUp& request) {
+  WakeSpec spec;
+  spec.tags = FilterOf(request.tags);
+  spec.order = request.tags;
+  spec.reservation = request.reservation;
+  spec.deadline = DeadlineOf(request.timeout_ms);
+  return ReplyOf(RunWake(context_, worker, spec));
+}
+
+wire::UsageReply Core::OwnUsage(WorkerId worker) {
+  wire::UsageReply reply;
+  const auto budget = admission_.Budget();
+  if (!budget.ok()) {
+    reply.status = budget.status();
+    return reply;
+  }
+  reply.device_total = budget->total;
+  reply.device_free = budget->free;
+  reply.available = budget->available;
+  for (const WorkerStats& stats : inventory_.Snapshot()) {
+    if (stats.info.id != worker) continue;
+    for (const TagStats& tag : stats.tags) {
+      reply.tags.push_back({tag.tag, static_cast<uint64_t>(tag.segments), tag.resident,
+                            tag.offloaded, tag.discarded});
+    }
+  }
+  return reply;
+}
+
+Status Core::OwnQuiesce(WorkerId worker, const wire::SetQuiesce& request) {
+  if (request.quiesce > wire::Quiesce::kCallback) {
+    return InvalidArgument("BAD_QUIESCE_MODE", "there is no such way to quiet a worker")
+        .With("quiesce", static_cast<int>(request.quiesce));
+  }
+  inventory_.UpdateWorker(worker, [&](WorkerInfo& info) { info.quiesce = request.quiesce; });
+  return Status::Ok();
+}
+
+}  // namespace torpor

@@ -1,0 +1,46 @@
+#include "daemon/memory/extent.h"
+
+#include <utility>
+
+namespace torpor {
+
+Result<std::shared_ptr<Extent>> Extent::Create(DeviceMemory& memory, ExtentId id, Bytes offset,
+                                               Bytes size, Draw draw) {
+  TORPOR_ASSIGN_OR_RETURN(auto allocation, memory.Create(size));
+  Result<UniqueFd> fd = allocation->Export();
+  if (!fd.ok()) {
+    memory.Release(std::move(allocation));
+    return fd.status();
+  }
+  draw.MarkCreated();
+  return std::shared_ptr<Extent>(new Extent(memory, id, offset, size, std::move(allocation),
+                                            *std::move(fd), std::move(draw)));
+}
+
+Extent::~Extent() {
+  {
+    MutexLock lock(mutex_);
+    mapping_.reset();
+  }
+  fd_.Reset();
+  memory_.Release(std::move(allocation_));
+}
+
+void Extent::Surrender() {
+  MutexLock lock(mutex_);
+  draw_.Surrender();
+}
+
+Result<DeviceAddress> Extent::MapForCopy() {
+  MutexLock lock(mutex_);
+  if (mapping_ == nullptr) {
+    TORPOR_ASSIGN_OR_RETURN(auto reservation,
+                            AddressReservation::Create(memory_.driver(), size_));
+    TORPOR_ASSIGN_OR_RETURN(mapping_,
+                            ScopedMapping::Create(memory_.driver(), std::move(reservation),
+                                                  Bytes(0), allocation_, Access::kReadWrite));
+  }
+  return mapping_->address();
+}
+
+}  // namespace torpor

@@ -1,0 +1,70 @@
+#ifndef TORPOR_DAEMON_MEMORY_EXTENT_H_
+#define TORPOR_DAEMON_MEMORY_EXTENT_H_
+
+#include <memory>
+
+#include "daemon/admission/admission.h"
+#include "daemon/memory/device_memory.h"
+#include "lib/base/mutex.h"
+#include "lib/base/status.h"
+#include "lib/base/unique_fd.h"
+#include "lib/base/units.h"
+
+namespace torpor {
+
+// The most that one extent holds: large ones are cheap to create and map, small ones are quick to
+// hand over; measured best between 64 and 256 MiB (docs/design.md).
+constexpr Bytes kMaxExtent = MiB(128);
+
+// One physical handle, mapped whole at `offset` of an arena: the unit of creating, mapping, handing
+// over and releasing. Its descriptor is exported once, here; only duplicates of it are shared.
+// Destroying the extent releases the daemon's mapping, descriptor and handle; the memory is free
+// when the workers that map it have let go, too. Thread-safe; `memory` must outlive it.
+class Extent {
+ public:
+  // `draw` covers `size`; it is returned when the extent ends.
+  static Result<std::shared_ptr<Extent>> Create(DeviceMemory& memory, ExtentId id, Bytes offset,
+                                                Bytes size, Draw draw);
+  ~Extent();
+  Extent(const Extent&) = delete;
+  Extent& operator=(const Extent&) = delete;
+
+  ExtentId id() const { return id_; }
+  Bytes offset() const { return offset_; }
+  Bytes size() const { return size_; }
+  Bytes end() const { return offset_ + size_; }
+  int fd() const { return fd_.get(); }
+
+  // The address of the daemon's own mapping, made at the first call and kept. Blocks for the driver.
+  Result<DeviceAddress> MapForCopy() EXCLUDES(mutex_);
+
+  // Its memory leaves with a sleep: the promise it was drawn from does not get it back.
+  void Surrender() EXCLUDES(mutex_);
+
+ private:
+  Extent(DeviceMemory& memory, ExtentId id, Bytes offset, Bytes size,
+         std::shared_ptr<PhysicalAllocation> allocation, UniqueFd fd, Draw draw)
+      : memory_(memory),
+        id_(id),
+        offset_(offset),
+        size_(size),
+        allocation_(std::move(allocation)),
+        fd_(std::move(fd)),
+        draw_(std::move(draw)) {}
+
+  DeviceMemory& memory_;
+  const ExtentId id_;
+  const Bytes offset_;
+  const Bytes size_;
+  std::shared_ptr<PhysicalAllocation> allocation_;
+  UniqueFd fd_;
+  Mutex mutex_;
+  Draw draw_ GUARDED_BY(mutex_);
+  std::shared_ptr<ScopedMapping> mapping_ GUARDED_BY(mutex_);
+};
+
+using ExtentPtr = std::shared_ptr<Extent>;
+
+}  // namespace torpor
+
+#endif  // TORPOR_DAEMON_MEMORY_EXTENT_H_

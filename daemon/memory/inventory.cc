@@ -1,0 +1,457 @@
+#include "daemon/memory/inventory.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace torpor {
+namespace {
+
+Status WorkerGone(WorkerId id) {
+  return Unavailable("WORKER_GONE", "worker " + WorkerName(id) + " is gone")
+      .With("worker", WorkerName(id));
+}
+
+Status UnknownSegment(WorkerId worker, SegmentId segment) {
+  return NotFound("UNKNOWN_SEGMENT", "worker " + WorkerName(worker) + " has no such segment")
+      .With("worker", WorkerName(worker))
+      .With("segment", segment.value());
+}
+
+}  // namespace
+
+std::string WorkerName(WorkerId id) { return "w-" + std::to_string(id.value()); }
+std::string OperationName(OperationId id) { return "op-" + std::to_string(id.value()); }
+
+int64_t Plan::segments() const {
+  int64_t count = 0;
+  for (const PlannedArena& arena : arenas) count += static_cast<int64_t>(arena.segments.size());
+  return count;
+}
+
+Bytes Plan::Sum(SegmentState from, SegmentState to) const {
+  Bytes sum{};
+  for (const PlannedArena& arena : arenas) {
+    for (const PlannedSegment& segment : arena.segments) {
+      if (segment.from == from && segment.to == to) sum += segment.size;
+    }
+  }
+  return sum;
+}
+
+Inventory::Worker* Inventory::Find(WorkerId id) {
+  const auto it = workers_.find(id);
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+const Inventory::Worker* Inventory::Find(WorkerId id) const {
+  const auto it = workers_.find(id);
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+Result<Inventory::Worker*> Inventory::FindOpen(WorkerId id) {
+  Worker* const worker = Find(id);
+  if (worker == nullptr || worker->closing) return WorkerGone(id);
+  return worker;
+}
+
+Segment* Inventory::FindSegment(Worker& worker, SegmentId id) {
+  const auto it = worker.segments.find(id);
+  return it == worker.segments.end() ? nullptr : it->second->Find(id);
+}
+
+std::vector<ExtentPtr> Inventory::DropSegment(Worker& worker, SegmentId id) {
+  const auto it = worker.segments.find(id);
+  Arena& arena = *it->second;
+  worker.segments.erase(it);
+  return arena.Drop(id);
+}
+
+// --- workers
+
+WorkerId Inventory::AddWorker(WorkerInfo info) {
+  MutexLock lock(mutex_);
+  info.id = WorkerId(next_worker_++);
+  if (info.name.empty()) info.name = "pid-" + std::to_string(info.peer.pid);
+  const WorkerId id = info.id;
+  workers_[id].info = std::move(info);
+  return id;
+}
+
+std::optional<WorkerInfo> Inventory::FindWorker(WorkerId id) const {
+  MutexLock lock(mutex_);
+  const Worker* const worker = Find(id);
+  if (worker == nullptr || worker->closing) return std::nullopt;
+  return worker->info;
+}
+
+void Inventory::UpdateWorker(WorkerId id, const std::function<void(WorkerInfo&)>& change) {
+  MutexLock lock(mutex_);
+  if (Worker* const worker = Find(id)) change(worker->info);
+}
+
+std::vector<ExtentPtr> Inventory::Close(WorkerId id) {
+  std::vector<ExtentPtr> extents;
+  MutexLock lock(mutex_);
+  Worker* const worker = Find(id);
+  if (worker == nullptr) return extents;
+  worker->closing = true;
+  while (worker->operation.has_value()) operation_ended_.Wait(mutex_);
+  for (const auto& [tag, arena] : worker->arenas) {
+    for (const auto& [offset, extent] : arena->extents()) extents.push_back(extent);
+  }
+  for (const auto& [segment, freeing] : worker->freeing) {
+    extents.insert(extents.end(), freeing.begin(), freeing.end());
+  }
+  workers_.erase(id);
+  return extents;
+}
+
+bool Inventory::HasUnknownAttachment(const Worker& worker) {
+  for (const auto& [id, arena] : worker.segments) {
+    for (const Attachment& attachment : arena->Find(id)->attachments()) {
+      if (attachment.state == AttachmentState::kUnknown) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<WorkerStats> Inventory::Snapshot() const {
+  MutexLock lock(mutex_);
+  std::vector<WorkerStats> all;
+  for (const auto& [id, worker] : workers_) {
+    WorkerStats& stats = all.emplace_back();
+    stats.info = worker.info;
+    stats.operation = worker.operation;
+    stats.unknown_attachment = HasUnknownAttachment(worker);
+    for (const auto& [tag, arena] : worker.arenas) {
+      TagStats& of_tag = stats.tags.emplace_back();
+      of_tag.tag = tag;
+      of_tag.addresses = arena->size();
+      of_tag.stranded = arena->stranded();
+      of_tag.extents = static_cast<int64_t>(arena->extents().size());
+      for (const auto& [offset, segment] : arena->segments()) {
+        ++of_tag.segments;
+        if (!segment->at_rest() && segment->state() != SegmentState::kPending) ++of_tag.moving;
+        if (segment->image() != nullptr) of_tag.host += segment->image()->stored();
+        switch (segment->state()) {
+          case SegmentState::kPending:
+          case SegmentState::kResident:
+          case SegmentState::kSleeping: of_tag.resident += segment->size(); break;
+          case SegmentState::kOffloaded: of_tag.offloaded += segment->size(); break;
+          case SegmentState::kDiscarded: of_tag.discarded += segment->size(); break;
+          case SegmentState::kWaking:
+            (segment->image() != nullptr ? of_tag.offloaded : of_tag.discarded) += segment->size();
+            break;
+        }
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<std::string> Inventory::AsleepTags(WorkerId id) const {
+  MutexLock lock(mutex_);
+  std::vector<std::string> tags;
+  const Worker* const worker = Find(id);
+  if (worker == nullptr) return tags;
+  for (const auto& [tag, arena] : worker->arenas) {
+    const auto& segments = arena->segments();
+    if (std::any_of(segments.begin(), segments.end(), [](const auto& entry) {
+          const SegmentState state = entry.second->state();
+          return state == SegmentState::kOffloaded || state == SegmentState::kDiscarded ||
+                 state == SegmentState::kWaking;
+        })) {
+      tags.push_back(tag);
+    }
+  }
+  return tags;
+}
+
+bool Inventory::HasTag(WorkerId id, const std::string& tag) const {
+  MutexLock lock(mutex_);
+  const Worker* const worker = Find(id);
+  return worker != nullptr && worker->arenas.count(tag) != 0;
+}
+
+// --- allocation
+
+Result<Inventory::Placement> Inventory::Place(WorkerId id, const std::string& tag, Bytes size) {
+  TORPOR_RETURN_IF_ERROR(CheckName(tag, "tag", "BAD_TAG"));
+  if (size <= Bytes(0)) {
+    return InvalidArgument("BAD_ALLOCATION_SIZE", "an allocation wants more than 0 bytes")
+        .With("requested_bytes", size.value());
+  }
+  if (size > device_total_) {
+    return ResourceExhausted("LARGER_THAN_DEVICE", FormatBytes(size) + " are asked of a device of " +
+                                                       FormatBytes(device_total_))
+        .With("requested_bytes", size.value())
+        .With("total_bytes", device_total_.value());
+  }
+  size = RoundUp(size, granularity_);
+  MutexLock lock(mutex_);
+  TORPOR_ASSIGN_OR_RETURN(Worker* const worker, FindOpen(id));
+  std::unique_ptr<Arena>& arena = worker->arenas[tag];
+  if (arena == nullptr) arena = std::make_unique<Arena>(tag, arena_size_);
+  TORPOR_ASSIGN_OR_RETURN(const Arena::Place place, arena->Take(size));
+  const SegmentId segment_id(next_segment_++);
+  Segment& segment =
+      arena->Add(std::make_unique<Segment>(segment_id, id, tag, place.offset, size));
+  worker->segments[segment_id] = arena.get();
+  if (place.mapped) {
+    segment.SetAttachment(id, AttachmentState::kMapped);
+    segment.Move(SegmentState::kResident);
+  }
+  return Placement{segment_id, place.offset, size, place.mapped};
+}
+
+std::vector<ExtentId> Inventory::NewExtentIds(size_t count) {
+  MutexLock lock(mutex_);
+  std::vector<ExtentId> ids;
+  for (size_t i = 0; i < count; ++i) ids.emplace_back(next_extent_++);
+  return ids;
+}
+
+void Inventory::AddExtents(WorkerId id, const std::string& tag,
+                           const std::vector<ExtentPtr>& extents) {
+  MutexLock lock(mutex_);
+  Find(id)->arenas.at(tag)->AddExtents(extents);
+}
+
+Result<Inventory::SegmentInfo> Inventory::Describe(WorkerId id, SegmentId segment_id) {
+  MutexLock lock(mutex_);
+  TORPOR_ASSIGN_OR_RETURN(Worker* const worker, FindOpen(id));
+  const Segment* const segment = FindSegment(*worker, segment_id);
+  if (segment == nullptr) return UnknownSegment(id, segment_id);
+  return SegmentInfo{segment->tag(), segment->offset(), segment->size()};
+}
+
+Status Inventory::Publish(WorkerId id, SegmentId segment_id) {
+  MutexLock lock(mutex_);
+  TORPOR_ASSIGN_OR_RETURN(Worker* const worker, FindOpen(id));
+  Segment* const segment = FindSegment(*worker, segment_id);
+  if (segment == nullptr) return UnknownSegment(id, segment_id);
+  if (segment->state() == SegmentState::kPending) {
+    segment->SetAttachment(id, AttachmentState::kMapped);
+    segment->Move(SegmentState::kResident);
+  }
+  return Status::Ok();
+}
+
+Result<std::vector<ExtentPtr>> Inventory::Abandon(WorkerId id, SegmentId segment_id) {
+  MutexLock lock(mutex_);
+  Worker* const worker = Find(id);
+  if (worker == nullptr) return WorkerGone(id);
+  const Segment* const segment = FindSegment(*worker, segment_id);
+  if (segment == nullptr || segment->state() != SegmentState::kPending) {
+    return UnknownSegment(id, segment_id);
+  }
+  return DropSegment(*worker, segment_id);
+}
+
+// --- freeing
+
+Result<std::vector<ExtentPtr>> Inventory::Free(WorkerId id, SegmentId segment_id) {
+  MutexLock lock(mutex_);
+  TORPOR_ASSIGN_OR_RETURN(Worker* const worker, FindOpen(id));
+  Segment* const segment = FindSegment(*worker, segment_id);
+  if (segment == nullptr || segment->doomed() || segment->state() == SegmentState::kPending) {
+    return UnknownSegment(id, segment_id);
+  }
+  if (!segment->at_rest()) {
+    segment->Doom();
+    return std::vector<ExtentPtr>();
+  }
+  std::vector<ExtentPtr> extents = DropSegment(*worker, segment_id);
+  if (!extents.empty()) worker->freeing[segment_id] = extents;
+  return extents;
+}
+
+std::vector<ExtentPtr> Inventory::Freed(WorkerId id, SegmentId segment_id) {
+  MutexLock lock(mutex_);
+  Worker* const worker = Find(id);
+  if (worker == nullptr) return {};
+  const auto it = worker->freeing.find(segment_id);
+  if (it == worker->freeing.end()) return {};
+  std::vector<ExtentPtr> extents = std::move(it->second);
+  worker->freeing.erase(it);
+  return extents;
+}
+
+// --- operations
+
+Result<OperationId> Inventory::BeginOperation(WorkerId id) {
+  MutexLock lock(mutex_);
+  TORPOR_ASSIGN_OR_RETURN(Worker* const worker, FindOpen(id));
+  if (worker->operation.has_value()) {
+    const bool unknown = HasUnknownAttachment(*worker);
+    return Aborted(unknown ? "ROLLBACK_PENDING" : "OPERATION_IN_PROGRESS",
+                   "worker " + WorkerName(id) + " is under operation " +
+                       OperationName(*worker->operation) +
+                       (unknown ? ", whose cancellation it has not acknowledged" : ""))
+        .With("worker", WorkerName(id))
+        .With("operation", OperationName(*worker->operation));
+  }
+  worker->operation = OperationId(next_operation_++);
+  return *worker->operation;
+}
+
+void Inventory::EndOperation(WorkerId id) {
+  MutexLock lock(mutex_);
+  if (Worker* const worker = Find(id)) worker->operation.reset();
+  operation_ended_.NotifyAll();
+}
+
+OperationId Inventory::NewOperationId() {
+  MutexLock lock(mutex_);
+  return OperationId(next_operation_++);
+}
+
+Plan Inventory::BeginSleep(WorkerId id, const TagFilter& tags, const PolicyOf& policy_of,
+                           bool force) {
+  MutexLock lock(mutex_);
+  Plan plan;
+  Worker* const worker = Find(id);
+  if (worker == nullptr) return plan;
+  for (const auto& [tag, arena] : worker->arenas) {
+    const wire::Policy policy = policy_of(tag);
+    if (!tags(tag) || policy == wire::Policy::kKeep) continue;
+    const SegmentState to = policy == wire::Policy::kOffload ? SegmentState::kOffloaded
+                                                             : SegmentState::kDiscarded;
+    PlannedArena part;
+    part.tag = tag;
+    bool any_resident = false;
+    for (const auto& [offset, segment] : arena->segments()) {
+      const bool drop_image =
+          force && to == SegmentState::kDiscarded && segment->state() == SegmentState::kOffloaded;
+      if (segment->state() != SegmentState::kResident && !drop_image) continue;
+      part.segments.push_back(
+          {segment->id(), offset, segment->size(), segment->state(), to, nullptr});
+      if (drop_image) continue;
+      any_resident = true;
+      segment->Move(SegmentState::kSleeping);
+    }
+    if (any_resident) {
+      // A segment that is still being allocated lies in extents of its own, which stay.
+      std::map<ExtentId, ExtentPtr> pending;
+      for (const auto& [offset, segment] : arena->segments()) {
+        if (segment->state() != SegmentState::kPending) continue;
+        for (const ExtentPtr& extent : arena->ExtentsOf(*segment)) pending[extent->id()] = extent;
+      }
+      for (const auto& [offset, extent] : arena->extents()) {
+        if (pending.count(extent->id()) == 0) part.extents.push_back(extent);
+      }
+    }
+    if (!part.segments.empty()) plan.arenas.push_back(std::move(part));
+  }
+  return plan;
+}
+
+Plan Inventory::BeginWake(WorkerId id, const TagFilter& tags) {
+  MutexLock lock(mutex_);
+  Plan plan;
+  Worker* const worker = Find(id);
+  if (worker == nullptr) return plan;
+  for (const auto& [tag, arena] : worker->arenas) {
+    if (!tags(tag)) continue;
+    PlannedArena part;
+    part.tag = tag;
+    for (const auto& [offset, segment] : arena->segments()) {
+      const SegmentState state = segment->state();
+      if (state != SegmentState::kOffloaded && state != SegmentState::kDiscarded) continue;
+      part.segments.push_back({segment->id(), offset, segment->size(), state,
+                               SegmentState::kResident, segment->image()});
+      segment->Move(SegmentState::kWaking);
+    }
+    if (!part.segments.empty()) plan.arenas.push_back(std::move(part));
+  }
+  return plan;
+}
+
+std::vector<Orphans> Inventory::DropDoomed(Worker& worker, const Plan& plan) {
+  std::vector<Orphans> orphans;
+  for (const PlannedArena& part : plan.arenas) {
+    Orphans of_tag{part.tag, {}};
+    for (const PlannedSegment& planned : part.segments) {
+      const Segment* const segment = FindSegment(worker, planned.id);
+      if (segment == nullptr || !segment->doomed()) continue;
+      for (ExtentPtr& extent : DropSegment(worker, planned.id)) {
+        of_tag.extents.push_back(std::move(extent));
+      }
+    }
+    if (!of_tag.extents.empty()) orphans.push_back(std::move(of_tag));
+  }
+  return orphans;
+}
+
+void Inventory::TakeExtents(WorkerId id, const Plan& plan) {
+  MutexLock lock(mutex_);
+  Worker* const worker = Find(id);
+  if (worker == nullptr) return;
+  for (const PlannedArena& part : plan.arenas) {
+    worker->arenas.at(part.tag)->DropExtents(part.extents);
+  }
+}
+
+std::vector<Orphans> Inventory::Commit(WorkerId id, Plan& plan) {
+  MutexLock lock(mutex_);
+  Worker* const worker = Find(id);
+  if (worker == nullptr) return {};
+  for (PlannedArena& part : plan.arenas) {
+    Arena& arena = *worker->arenas.at(part.tag);
+    const bool waking = part.segments.front().to == SegmentState::kResident;
+    for (PlannedSegment& planned : part.segments) {
+      Segment* const segment = FindSegment(*worker, planned.id);
+      if (segment == nullptr) continue;  // freed while it slept, before a forced discard
+      segment->Move(planned.to);
+      segment->SetAttachment(id, waking ? AttachmentState::kMapped : AttachmentState::kUnmapped);
+      segment->set_image(planned.to == SegmentState::kOffloaded ? planned.image : nullptr);
+      if (waking) planned.image.reset();
+    }
+    if (waking) arena.AddExtents(part.extents);
+  }
+  return DropDoomed(*worker, plan);
+}
+
+std::vector<Orphans> Inventory::RollBack(WorkerId id, Plan& plan) {
+  MutexLock lock(mutex_);
+  Worker* const worker = Find(id);
+  if (worker == nullptr) return {};
+  for (PlannedArena& part : plan.arenas) {
+    for (const PlannedSegment& planned : part.segments) {
+      Segment* const segment = FindSegment(*worker, planned.id);
+      if (segment == nullptr || segment->at_rest()) continue;
+      segment->Move(planned.from);
+      segment->SetAttachment(id, planned.from == SegmentState::kResident
+                                     ? AttachmentState::kMapped
+                                     : AttachmentState::kUnmapped);
+    }
+  }
+  return DropDoomed(*worker, plan);
+}
+
+void Inventory::SetAttachment(WorkerId id, const Plan& plan, AttachmentState state) {
+  MutexLock lock(mutex_);
+  Worker* const worker = Find(id);
+  if (worker == nullptr) return;
+  for (const PlannedArena& part : plan.arenas) {
+    for (const PlannedSegment& planned : part.segments) {
+      if (Segment* const segment = FindSegment(*worker, planned.id)) {
+        segment->SetAttachment(id, state);
+      }
+    }
+  }
+}
+
+void Inventory::MarkUnknown(WorkerId id, OperationId operation) {
+  MutexLock lock(mutex_);
+  Worker* const worker = Find(id);
+  if (worker == nullptr || worker->operation != operation) return;
+  for (const auto& [segment_id, arena] : worker->segments) {
+    Segment* const segment = arena->Find(segment_id);
+    if (!segment->at_rest() && segment->state() != SegmentState::kPending) {
+      segment->SetAttachment(id, AttachmentState::kUnknown);
+    }
+  }
+}
+
+}  // namespace torpor

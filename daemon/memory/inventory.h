@@ -1,0 +1,203 @@
+#ifndef TORPOR_DAEMON_MEMORY_INVENTORY_H_
+#define TORPOR_DAEMON_MEMORY_INVENTORY_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/memory/arena.h"
+#include "daemon/memory/segment.h"
+#include "lib/base/mutex.h"
+#include "lib/base/status.h"
+#include "lib/base/units.h"
+#include "lib/net/unix_socket.h"
+#include "lib/wire/messages.h"
+
+namespace torpor {
+
+// What is known of a worker besides its memory.
+struct WorkerInfo {
+  WorkerId id;
+  std::string name;
+  net::PeerCredentials peer;
+  wire::Quiesce quiesce = wire::Quiesce::kNone;
+  std::string reservation;
+  Bytes reported_live{-1};
+  Bytes reported_reserved{-1};
+};
+
+// "w-7"
+std::string WorkerName(WorkerId id);
+// "op-12"
+std::string OperationName(OperationId id);
+
+struct TagStats {
+  std::string tag;
+  int64_t segments = 0;
+  int64_t moving = 0;
+  int64_t extents = 0;
+  Bytes resident{};
+  Bytes offloaded{};
+  Bytes discarded{};
+  Bytes addresses{};
+  Bytes stranded{};
+  Bytes host{};
+};
+
+struct WorkerStats {
+  WorkerInfo info;
+  std::optional<OperationId> operation;
+  bool unknown_attachment = false;
+  std::vector<TagStats> tags;
+};
+
+// One segment's part in an operation.
+struct PlannedSegment {
+  SegmentId id;
+  Bytes offset{};
+  Bytes size{};
+  SegmentState from = SegmentState::kResident;
+  SegmentState to = SegmentState::kResident;
+  std::shared_ptr<Image> image;  // to fill by a sleep, to read by a wake
+};
+
+// One arena's part in an operation. `extents`: those that a sleep gives up, or a wake has made.
+struct PlannedArena {
+  std::string tag;
+  std::vector<PlannedSegment> segments;
+  std::vector<ExtentPtr> extents;
+};
+
+// What one operation does to one worker; the segments in it belong to the operation.
+struct Plan {
+  std::vector<PlannedArena> arenas;
+  bool empty() const { return arenas.empty(); }
+  int64_t segments() const;
+  // Bytes of all segments that leave (sleep) or enter (wake) `state`.
+  Bytes Sum(SegmentState from, SegmentState to) const;
+};
+
+// Extents that lost their last segment while an operation held them: their worker has to unmap them.
+struct Orphans {
+  std::string tag;
+  std::vector<ExtentPtr> extents;
+};
+
+// The books of all workers: arenas, segments, extents, who is under which operation. Calls no
+// driver and never blocks for anything but its mutex (Close excepted). Thread-safe.
+//
+// A segment in SLEEPING or WAKING belongs to the operation that moved it there; an operation belongs
+// to one worker, and a worker has at most one.
+class Inventory {
+ public:
+  Inventory(Bytes granularity, Bytes arena_size, Bytes device_total)
+      : granularity_(granularity), arena_size_(arena_size), device_total_(device_total) {}
+
+  Bytes arena_size() const { return arena_size_; }
+
+  // --- workers
+  WorkerId AddWorker(WorkerInfo info) EXCLUDES(mutex_);
+  std::optional<WorkerInfo> FindWorker(WorkerId id) const EXCLUDES(mutex_);
+  void UpdateWorker(WorkerId id, const std::function<void(WorkerInfo&)>& change) EXCLUDES(mutex_);
+  // The worker is gone: refuses new operations and allocations, waits for the operation under way,
+  // forgets the worker and gives all its extents, out of the books.
+  std::vector<ExtentPtr> Close(WorkerId id) EXCLUDES(mutex_);
+  std::vector<WorkerStats> Snapshot() const EXCLUDES(mutex_);
+  // Tags of the worker with a segment that has no memory.
+  std::vector<std::string> AsleepTags(WorkerId id) const EXCLUDES(mutex_);
+  bool HasTag(WorkerId id, const std::string& tag) const EXCLUDES(mutex_);
+
+  // --- allocation
+  struct Placement {
+    SegmentId segment;
+    Bytes offset{};
+    Bytes size{};
+    bool mapped = false;  // RESIDENT at once: in memory that the worker maps already
+  };
+  // Checks and places; the segment is PENDING until Publish or Abandon.
+  //   INVALID_ARGUMENT BAD_TAG, BAD_ALLOCATION_SIZE; RESOURCE_EXHAUSTED LARGER_THAN_DEVICE,
+  //   ARENA_EXHAUSTED; UNAVAILABLE WORKER_GONE
+  Result<Placement> Place(WorkerId worker, const std::string& tag, Bytes size) EXCLUDES(mutex_);
+  // Ids for `ranges` of a placement or a plan.
+  std::vector<ExtentId> NewExtentIds(size_t count) EXCLUDES(mutex_);
+  void AddExtents(WorkerId worker, const std::string& tag, const std::vector<ExtentPtr>& extents)
+      EXCLUDES(mutex_);
+  struct SegmentInfo {
+    std::string tag;
+    Bytes offset{};
+    Bytes size{};
+  };
+  Result<SegmentInfo> Describe(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);
+  // Its worker maps it: RESIDENT. NOT_FOUND UNKNOWN_SEGMENT.
+  Status Publish(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);
+  // Removes a PENDING segment; gives its extents.
+  Result<std::vector<ExtentPtr>> Abandon(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);
+
+  // --- freeing
+  // Removes the segment, or dooms it when an operation holds it. Gives what its worker has to unmap;
+  // the extents wait in the books for Freed. NOT_FOUND UNKNOWN_SEGMENT.
+  Result<std::vector<ExtentPtr>> Free(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);
+  // The worker has unmapped what Free gave.
+  std::vector<ExtentPtr> Freed(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);
+
+  // --- operations
+  // NOT_FOUND/UNAVAILABLE WORKER_GONE, ABORTED OPERATION_IN_PROGRESS or ROLLBACK_PENDING.
+  Result<OperationId> BeginOperation(WorkerId worker) EXCLUDES(mutex_);
+  void EndOperation(WorkerId worker) EXCLUDES(mutex_);
+  OperationId NewOperationId() EXCLUDES(mutex_);
+
+  using PolicyOf = std::function<wire::Policy(const std::string& tag)>;
+  using TagFilter = std::function<bool(const std::string& tag)>;
+  // Moves what the policies name from RESIDENT to SLEEPING. With `force`, plans OFFLOADED segments
+  // that shall be discarded, too; they stay OFFLOADED until the commit.
+  Plan BeginSleep(WorkerId worker, const TagFilter& tags, const PolicyOf& policy, bool force)
+      EXCLUDES(mutex_);
+  // Moves what sleeps under `tags` to WAKING.
+  Plan BeginWake(WorkerId worker, const TagFilter& tags) EXCLUDES(mutex_);
+  // Takes a sleep's extents out of the books, before they end.
+  void TakeExtents(WorkerId worker, const Plan& plan) EXCLUDES(mutex_);
+  // Moves every segment to where the plan says. A wake's extents enter the books; images are
+  // set or dropped. Segments freed meanwhile go.
+  std::vector<Orphans> Commit(WorkerId worker, Plan& plan) EXCLUDES(mutex_);
+  // Moves every segment back.
+  std::vector<Orphans> RollBack(WorkerId worker, Plan& plan) EXCLUDES(mutex_);
+  void SetAttachment(WorkerId worker, const Plan& plan, AttachmentState state) EXCLUDES(mutex_);
+  // The worker does not answer: all that `operation`, if still under way, moves is UNKNOWN.
+  void MarkUnknown(WorkerId worker, OperationId operation) EXCLUDES(mutex_);
+
+ private:
+  struct Worker {
+    WorkerInfo info;
+    std::map<std::string, std::unique_ptr<Arena>> arenas;
+    std::map<SegmentId, Arena*> segments;
+    std::map<SegmentId, std::vector<ExtentPtr>> freeing;
+    std::optional<OperationId> operation;
+    bool closing = false;
+  };
+
+  Worker* Find(WorkerId id) REQUIRES(mutex_);
+  const Worker* Find(WorkerId id) const REQUIRES(mutex_);
+  Result<Worker*> FindOpen(WorkerId id) REQUIRES(mutex_);
+  static Segment* FindSegment(Worker& worker, SegmentId id);
+  static std::vector<ExtentPtr> DropSegment(Worker& worker, SegmentId id);
+  static std::vector<Orphans> DropDoomed(Worker& worker, const Plan& plan);
+  static bool HasUnknownAttachment(const Worker& worker);
+
+  const Bytes granularity_;
+  const Bytes arena_size_;
+  const Bytes device_total_;
+  mutable Mutex mutex_;
+  CondVar operation_ended_;
+  std::map<WorkerId, Worker> workers_ GUARDED_BY(mutex_);
+  uint64_t next_worker_ GUARDED_BY(mutex_) = 1;
+  uint64_t next_segment_ GUARDED_BY(mutex_) = 1;
+  uint64_t next_extent_ GUARDED_BY(mutex_) = 1;
+  uint64_t next_operation_ GUARDED_BY(mutex_) = 1;
+};
+
+}  // namespace torpor
+
+#endif  // TORPOR_DAEMON_MEMORY_INVENTORY_H_

@@ -1,0 +1,62 @@
+#include <utility>
+
+#include "daemon/log.h"
+#include "daemon/operation/operation.h"
+#include "daemon/operation/steps.h"
+
+namespace torpor {
+
+Result<NewSegment> AllocateSegment(const OperationContext& context, WorkerId worker,
+                                   const std::string& tag, Bytes size) {
+  NewSegment segment;
+  TORPOR_ASSIGN_OR_RETURN(segment.placement, context.inventory.Place(worker, tag, size));
+  const Inventory::Placement& placement = segment.placement;
+  if (placement.mapped) {
+    TORPOR_RETURN_IF_ERROR(context.keeper.Record(SegmentRecorded{
+        placement.segment, worker, tag, placement.offset, placement.size, JournalState::kResident}));
+    return segment;
+  }
+  const auto info = context.inventory.FindWorker(worker);
+  Result<Draw> draw = context.admission.DrawDevice(
+      placement.size, info.has_value() ? info->reservation : std::string());
+  Result<std::vector<ExtentPtr>> extents =
+      draw.ok() ? CreateExtents(context, worker, {{placement.offset, placement.size}}, *draw)
+                : Result<std::vector<ExtentPtr>>(draw.status());
+  if (!extents.ok()) {
+    (void)context.inventory.Abandon(worker, placement.segment);
+    return extents.status();
+  }
+  segment.extents = *std::move(extents);
+  context.inventory.AddExtents(worker, tag, segment.extents);
+  return segment;
+}
+
+Status FinishAllocation(const OperationContext& context, WorkerId worker, SegmentId id,
+                        const Status& mapped) {
+  if (mapped.ok()) {
+    TORPOR_ASSIGN_OR_RETURN(const Inventory::SegmentInfo info,
+                            context.inventory.Describe(worker, id));
+    TORPOR_RETURN_IF_ERROR(context.keeper.Record(SegmentRecorded{
+        id, worker, info.tag, info.offset, info.size, JournalState::kResident}));
+    return context.inventory.Publish(worker, id);
+  }
+  TORPOR_ASSIGN_OR_RETURN(std::vector<ExtentPtr> extents, context.inventory.Abandon(worker, id));
+  EndExtents(context, std::move(extents));
+  return Status::Ok();
+}
+
+Result<std::vector<ExtentPtr>> FreeSegment(const OperationContext& context, WorkerId worker,
+                                           SegmentId id) {
+  TORPOR_ASSIGN_OR_RETURN(std::vector<ExtentPtr> extents, context.inventory.Free(worker, id));
+  if (const Status recorded = context.keeper.Record(SegmentFreed{id}); !recorded.ok()) {
+    log::Error("worker {}: segment {} freed, not recorded: {}", WorkerName(worker), id.value(),
+               recorded);
+  }
+  return extents;
+}
+
+void FinishFree(const OperationContext& context, WorkerId worker, SegmentId id) {
+  EndExtents(context, context.inventory.Freed(worker, id));
+}
+
+}  // namespace torpor

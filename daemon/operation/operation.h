@@ -1,0 +1,111 @@
+#ifndef TORPOR_DAEMON_OPERATION_OPERATION_H_
+#define TORPOR_DAEMON_OPERATION_OPERATION_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/admission/admission.h"
+#include "daemon/keeper/keeper.h"
+#include "daemon/memory/device_memory.h"
+#include "daemon/memory/inventory.h"
+#include "daemon/operation/tasks.h"
+#include "daemon/pool/host_pool.h"
+#include "daemon/session/worker_link.h"
+#include "daemon/transfer/transfer.h"
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+
+namespace torpor {
+
+// What operations work with; everything outlives them.
+struct OperationContext {
+  DeviceMemory& memory;
+  Inventory& inventory;
+  Admission& admission;
+  HostPool& pool;
+  TransferEngine* transfer;
+  Keeper& keeper;
+  WorkerDirectory& directory;
+  Tasks* tasks;
+  Duration worker_deadline;
+};
+
+// Where the time went; phases overlap.
+struct PhaseTimes {
+  Duration total{};
+  Duration quiesce{};
+  Duration copy{};
+  Duration worker{};   // the worker's unmapping or mapping, as far as it was waited for
+  Duration handles{};  // creating, mapping and releasing in the daemon
+};
+
+struct WorkerOutcome {
+  WorkerId worker;
+  std::string name;
+  Status status;  // not OK: everything is, or will be, as it was
+  int64_t segments = 0;
+  Bytes device{};     // freed by a sleep, taken by a wake
+  Bytes copied{};
+  Bytes discarded{};  // dropped by a sleep, cleared by a wake
+  PhaseTimes times;
+  bool rollback_pending = false;
+};
+
+struct SleepSpec {
+  Inventory::TagFilter tags;
+  Inventory::PolicyOf policy;
+  bool force = false;
+  bool own = false;  // by the worker's own call
+  TimePoint deadline;
+};
+
+// Puts one worker's segments to sleep. The steps, and what a failure at each leaves:
+//   1. room in the host pool, for what is offloaded             nothing changed
+//   2. QUIESCE                                                  the worker resumes
+//   3. copy to the pool, while the worker unmaps                it maps again and resumes
+//   4. commit: the journal says so                              from here on only forward
+//   5. release extents, RESUME, answer
+// A worker that does not acknowledge its cancellation leaves `rollback_pending`; the roll back goes
+// on in the background and the worker stays under this operation until it is done.
+WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const SleepSpec& spec);
+
+struct WakeSpec {
+  Inventory::TagFilter tags;
+  std::vector<std::string> order;  // tags whose bytes come first
+  std::string reservation;         // empty: the worker's own if it has room, else the free budget
+  TimePoint deadline;
+};
+
+// Gives one worker's sleeping segments their memory back:
+//   1. admission                                                nothing changed
+//   2. create extents; MAP them; copy and clear                 the worker unmaps what it mapped
+//   3. commit: the journal says so                              from here on only forward
+//   4. RESUME, answer
+WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const WakeSpec& spec);
+
+// --- Allocation, on the worker's own request.
+
+// A segment with memory, to be mapped by its worker; PENDING until Allocated.
+struct NewSegment {
+  Inventory::Placement placement;
+  std::vector<ExtentPtr> extents;
+};
+Result<NewSegment> AllocateSegment(const OperationContext& context, WorkerId worker,
+                                   const std::string& tag, Bytes size);
+// `mapped` not OK: the worker could not map it; the segment goes.
+Status FinishAllocation(const OperationContext& context, WorkerId worker, SegmentId segment,
+                        const Status& mapped);
+// The extents that the worker has to unmap before it says Freed.
+Result<std::vector<ExtentPtr>> FreeSegment(const OperationContext& context, WorkerId worker,
+                                           SegmentId segment);
+void FinishFree(const OperationContext& context, WorkerId worker, SegmentId segment);
+
+// Ends extents that no book names any more: out of custody, then released.
+void EndExtents(const OperationContext& context, std::vector<ExtentPtr> extents);
+
+}  // namespace torpor
+
+#endif  // TORPOR_DAEMON_OPERATION_OPERATION_H_

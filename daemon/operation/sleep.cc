@@ -1,0 +1,153 @@
+#include <utility>
+
+#include "daemon/log.h"
+#include "daemon/operation/operation.h"
+#include "daemon/operation/steps.h"
+
+namespace torpor {
+namespace {
+
+// Room in the pool for everything that is copied.
+Status TakeImages(const OperationContext& context, const std::string& reservation, Plan& plan) {
+  for (PlannedArena& arena : plan.arenas) {
+    for (PlannedSegment& segment : arena.segments) {
+      if (segment.to != SegmentState::kOffloaded) continue;
+      TORPOR_ASSIGN_OR_RETURN(
+          Draw draw,
+          context.admission.DrawHost(RoundUp(segment.size, HostPool::kUnit), reservation));
+      TORPOR_ASSIGN_OR_RETURN(segment.image,
+                              Image::Create(context.pool, segment.size, std::move(draw)));
+    }
+  }
+  return Status::Ok();
+}
+
+Status Copy(const OperationContext& context, const Plan& plan, TimePoint deadline,
+            WorkerOutcome& outcome) {
+  for (const PlannedArena& arena : plan.arenas) {
+    Result<std::vector<CopyStep>> steps = [&] {
+      const PhaseTimer timer(&outcome.times.handles);
+      return PlanCopies(arena, true);
+    }();
+    if (!steps.ok()) return steps.status();
+    const PhaseTimer timer(&outcome.times.copy);
+    TORPOR_RETURN_IF_ERROR(
+        context.transfer->ToHost(*steps, [&] { return CheckDeadline(deadline); }));
+  }
+  return Status::Ok();
+}
+
+// Steps 2 and 3. Whatever fails, no copy and no answer is outstanding afterwards, except an UNMAP
+// that the worker did not answer.
+Status QuiesceCopyUnmap(const OperationContext& context, WorkerLink& link, OperationId operation,
+                        const SleepSpec& spec, const Plan& plan, WorkerOutcome& outcome) {
+  const auto until = [&] {
+    return std::min(spec.deadline, std::chrono::steady_clock::now() + context.worker_deadline);
+  };
+  {
+    const PhaseTimer timer(&outcome.times.quiesce);
+    TORPOR_RETURN_IF_ERROR(link.Quiesce(operation, spec.own, until()));
+  }
+  context.inventory.SetAttachment(link.worker(), plan, AttachmentState::kQuiesced);
+  std::vector<WorkerLink::Pending> unmaps;
+  for (const PlannedArena& arena : plan.arenas) {
+    if (!arena.extents.empty()) {
+      unmaps.push_back(link.StartUnmap(operation, arena.tag, arena.extents));
+    }
+  }
+  Status status = Copy(context, plan, spec.deadline, outcome);
+  const PhaseTimer timer(&outcome.times.worker);
+  for (WorkerLink::Pending& unmap : unmaps) {
+    const Status unmapped = unmap.Wait(until());
+    if (status.ok()) status = unmapped;
+  }
+  return status;
+}
+
+}  // namespace
+
+WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const SleepSpec& spec) {
+  WorkerOutcome outcome;
+  outcome.worker = worker;
+  const PhaseTimer total(&outcome.times.total);
+  const auto info = context.inventory.FindWorker(worker);
+  if (info.has_value()) outcome.name = info->name;
+  const auto link = context.directory.Find(worker);
+  const auto operation = link.ok() ? context.inventory.BeginOperation(worker) : link.status();
+  if (!operation.ok() || !info.has_value()) {
+    outcome.status = operation.status();
+    return outcome;
+  }
+
+  Plan plan = context.inventory.BeginSleep(worker, spec.tags, spec.policy, spec.force);
+  const bool moves = plan.Sum(SegmentState::kResident, SegmentState::kOffloaded) +
+                         plan.Sum(SegmentState::kResident, SegmentState::kDiscarded) >
+                     Bytes(0);
+  if (moves && !spec.own && info->quiesce == wire::Quiesce::kNone) {
+    outcome.status =
+        FailedPrecondition("WORKER_NOT_QUIESCIBLE",
+                           "worker " + WorkerName(worker) + " (" + info->name +
+                               ") has not said how it can be quieted: only its own call can put "
+                               "it to sleep")
+            .With("worker", WorkerName(worker))
+            .With("name", info->name);
+  } else {
+    outcome.status = TakeImages(context, info->reservation, plan);
+  }
+  if (!outcome.status.ok()) {
+    RollBackBooks(context, worker, plan);
+    return outcome;
+  }
+
+  if (moves) {
+    outcome.status = QuiesceCopyUnmap(context, **link, *operation, spec, plan, outcome);
+    if (outcome.status.ok()) {
+      context.inventory.SetAttachment(worker, plan, AttachmentState::kUnmapped);
+      outcome.status = CheckDeadline(spec.deadline);
+    }
+  }
+  if (outcome.status.ok()) outcome.status = RecordPlan(context, worker, plan, true);
+  if (!outcome.status.ok()) {
+    log::Warning("worker {}: {} (sleep) failed: {}", WorkerName(worker), OperationName(*operation),
+              outcome.status);
+    RollBack({context, worker, *link, *operation, std::move(plan), true}, outcome);
+    return outcome;
+  }
+
+  // Committed: only forward from here.
+  outcome.segments = plan.segments();
+  outcome.copied = plan.Sum(SegmentState::kResident, SegmentState::kOffloaded);
+  outcome.discarded = plan.Sum(SegmentState::kResident, SegmentState::kDiscarded) +
+                      plan.Sum(SegmentState::kOffloaded, SegmentState::kDiscarded);
+  {
+    const PhaseTimer timer(&outcome.times.handles);
+    context.inventory.TakeExtents(worker, plan);
+    for (PlannedArena& arena : plan.arenas) {
+      for (const ExtentPtr& extent : arena.extents) {
+        extent->Surrender();
+        outcome.device += extent->size();
+      }
+      EndExtents(context, std::exchange(arena.extents, {}));
+    }
+  }
+  std::vector<Orphans> orphans = context.inventory.Commit(worker, plan);
+  EndOrphans(context, **link, *operation, std::move(orphans));
+  if (moves) {
+    // The memory is free whether or not the worker says that it knows.
+    const Status resumed =
+        (*link)->Resume(*operation, context.inventory.AsleepTags(worker),
+                        std::chrono::steady_clock::now() + context.worker_deadline);
+    if (!resumed.ok()) {
+      log::Warning("worker {}: after {} (sleep): {}", WorkerName(worker), OperationName(*operation),
+                resumed);
+    }
+  }
+  context.inventory.EndOperation(worker);
+  log::Info("worker {}: {} slept {} segments: {} freed, {} copied, {} discarded",
+            WorkerName(worker), OperationName(*operation), outcome.segments,
+            FormatBytes(outcome.device), FormatBytes(outcome.copied),
+            FormatBytes(outcome.discarded));
+  return outcome;
+}
+
+}  // namespace torpor

@@ -1,0 +1,65 @@
+#ifndef TORPOR_DAEMON_OPERATION_STEPS_H_
+#define TORPOR_DAEMON_OPERATION_STEPS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/operation/operation.h"
+
+namespace torpor {
+
+// Creates the extents for `ranges` (merged and cut by PlanExtents), each in the keeper's custody,
+// with their share of `draw`. On failure nothing is left.
+Result<std::vector<ExtentPtr>> CreateExtents(const OperationContext& context, WorkerId worker,
+                                             const std::vector<RangeSet::Range>& ranges,
+                                             Draw& draw);
+
+// The copies between the segments of `arena` and their images; segments without an image are
+// cleared. Maps the extents for the daemon where they are not yet.
+Result<std::vector<CopyStep>> PlanCopies(const PlannedArena& arena, bool to_host);
+
+// Adds the time of its life to `*sum`.
+class PhaseTimer {
+ public:
+  explicit PhaseTimer(Duration* sum) : sum_(sum), start_(std::chrono::steady_clock::now()) {}
+  ~PhaseTimer() { *sum_ += std::chrono::steady_clock::now() - start_; }
+  PhaseTimer(const PhaseTimer&) = delete;
+  PhaseTimer& operator=(const PhaseTimer&) = delete;
+
+ private:
+  Duration* const sum_;
+  const TimePoint start_;
+};
+
+// OK until `deadline` has passed.
+Status CheckDeadline(TimePoint deadline);
+
+// Writes the plan's segments to the journal, as they will be (`after`) or as they were.
+Status RecordPlan(const OperationContext& context, WorkerId worker, const Plan& plan, bool after);
+
+// An operation on one worker that may have to be taken back.
+struct Undo {
+  OperationContext context;
+  WorkerId worker;
+  std::shared_ptr<WorkerLink> link;
+  OperationId operation;
+  Plan plan;
+  bool sleep = false;  // what is rolled back: a sleep (map again) or a wake (unmap)
+};
+
+// Takes the operation back: CANCEL, then by what the worker says it maps, MAP or UNMAP, RESUME; then
+// the books; then the operation is over. Waits a moment for that; what takes longer goes on in the
+// background and `outcome.rollback_pending` says so.
+void RollBack(Undo undo, WorkerOutcome& outcome);
+
+// Nothing was asked of the worker yet: only the books.
+void RollBackBooks(const OperationContext& context, WorkerId worker, Plan& plan);
+
+// Extents whose segments were freed under the operation: unmapped by the worker, then ended.
+void EndOrphans(const OperationContext& context, WorkerLink& link, OperationId operation,
+                std::vector<Orphans> orphans);
+
+}  // namespace torpor
+
+#endif  // TORPOR_DAEMON_OPERATION_STEPS_H_
