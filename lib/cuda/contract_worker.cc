@@ -40,6 +40,7 @@ class Worker {
       return Text(Fill(static_cast<uint8_t>(std::atoi(command.c_str() + 5))));
     }
     if (command == "poke") {
+      ::signal(SIGSEGV, SIG_DFL);  // sanitizers would make an exit of it
       *reinterpret_cast<volatile uint8_t*>(address_.value()) = 1;
       return "ok";
     }

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "lib/base/status.h"
-#include "lib/base/units.h"
 #include "lib/base/unique_fd.h"
+#include "lib/base/units.h"
 
 namespace torpor {
 
@@ -53,9 +53,9 @@ struct MemoryInfo {
 // is gone. An exported descriptor keeps the bytes alive without its exporter.
 //
 // Errors: INVALID_ARGUMENT with reason DRIVER_INVALID_VALUE for anything that breaks the rules
-// above (UNIMPLEMENTED DRIVER_NOT_SUPPORTED for a part of a handle or an offset), RESOURCE_EXHAUSTED
-// with DEVICE_OUT_OF_MEMORY, otherwise INTERNAL with the driver's own error name. A call that fails
-// has changed nothing.
+// above (UNIMPLEMENTED DRIVER_NOT_SUPPORTED for a part of a handle or an offset),
+// RESOURCE_EXHAUSTED with DEVICE_OUT_OF_MEMORY, otherwise INTERNAL with the driver's own error
+// name. A call that fails has changed nothing.
 //
 // Thread-safe. Any thread may call; no call needs thread-local set-up by the caller.
 class Driver {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct ContractDevice {
   // In another process than `create`: a user of the device that `info` describes.
   std::function<Result<std::unique_ptr<Driver>>(const DeviceInfo& info)> open;
 };
+
+inline void PrintTo(const ContractDevice& device, std::ostream* os) { *os << device.name; }
 
 // The whole main() of a program that runs the suite over `devices`. The program runs itself again
 // for tests with two processes.

@@ -2,7 +2,6 @@
 #define TORPOR_LIB_CUDA_DRIVER_ERROR_H_
 
 #include <string>
-#include <utility>
 
 #include "lib/base/status.h"
 #include "lib/base/units.h"
@@ -10,19 +9,21 @@
 namespace torpor {
 
 // The errors that every Driver reports alike.
+Status DriverInvalidValue(std::string message);
+Status DriverNotSupported(std::string message);
+Status DeviceOutOfMemory(std::string message, Bytes requested);
 
-inline Status DriverInvalidValue(std::string message) {
-  return InvalidArgument("DRIVER_INVALID_VALUE", std::move(message));
-}
+// DriverInvalidValue about `call` on a range.
+Status BadRange(const char* call, DeviceAddress address, Bytes size, const char* why);
 
-inline Status DriverNotSupported(std::string message) {
-  return Status(Code::kUnimplemented, "DRIVER_NOT_SUPPORTED", std::move(message));
-}
-
-inline Status DeviceOutOfMemory(std::string message, Bytes requested) {
-  return ResourceExhausted("DEVICE_OUT_OF_MEMORY", std::move(message))
-      .With("requested_bytes", requested.value());
-}
+// Whether a range can be mapped: aligned to the granularity, not empty, not wrapping around.
+Status CheckMappable(const char* call, DeviceAddress address, Bytes size, Bytes granularity);
+// Likewise for the size of an allocation or reservation.
+Status CheckSize(const char* call, Bytes size, Bytes granularity);
+// 0 (the granularity) or a power of two.
+Status CheckAlignment(const char* call, Bytes alignment);
+// Whether host memory can be registered: whole pages.
+Status CheckPages(const char* call, const void* address, Bytes size);
 
 }  // namespace torpor
 

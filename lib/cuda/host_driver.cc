@@ -25,20 +25,32 @@ constexpr int64_t kPiece = MiB(4).value();
 
 int64_t PageSize() { return ::sysconf(_SC_PAGESIZE); }
 
-std::string Text(const char* call, DeviceAddress address, Bytes size, const char* what) {
-  char text[200];
-  std::snprintf(text, sizeof text, "%s [0x%llx, +%lld): %s", call,
-                static_cast<unsigned long long>(address.value()),
-                static_cast<long long>(size.value()), what);
-  return text;
-}
-
 Status NotOwned(const char* call) {
   return FailedPrecondition("HOST_DEVICE_NOT_OWNED",
                             std::string(call) + ": this process only imports memory of the device");
 }
 
 void* Pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
+
+Bytes SizeOf(Bytes size) { return size; }
+template <typename Range>
+Bytes SizeOf(const Range& range) {
+  return range.size;
+}
+
+// Whether one of the disjoint ranges, keyed by their begin, has an address of [begin, end).
+template <typename Ranges>
+bool Overlaps(const Ranges& ranges, uint64_t begin, uint64_t end) {
+  const auto next = ranges.lower_bound(begin);
+  if (next != ranges.end() && next->first < end) return true;
+  if (next == ranges.begin()) return false;
+  const auto before = std::prev(next);
+  return before->first + SizeOf(before->second).size() > begin;
+}
+
+bool IsGranularity(Bytes size) {
+  return size >= Bytes(PageSize()) && (size.size() & (size.size() - 1)) == 0;
+}
 
 // A new file of `size` bytes, all of them there and zero, under the shared lock that says it is in
 // use.
@@ -68,8 +80,8 @@ Result<std::unique_ptr<HostDriver>> HostDriver::CreateDevice(const DeviceOptions
     return InvalidArgument("BAD_DEVICE_OPTIONS", std::string("host device: ") + why);
   };
   if (options.uuid.empty()) return bad("no uuid");
-  if (options.granularity <= Bytes(0) || options.granularity.value() % PageSize() != 0) {
-    return bad("the granularity is not a multiple of the page size");
+  if (!IsGranularity(options.granularity)) {
+    return bad("the granularity is no power of two, or less than a page");
   }
   if (options.total < options.granularity) return bad("the total is less than the granularity");
   DeviceInfo device;
@@ -83,8 +95,7 @@ Result<std::unique_ptr<HostDriver>> HostDriver::CreateDevice(const DeviceOptions
 }
 
 Result<std::unique_ptr<HostDriver>> HostDriver::OpenDevice(const DeviceInfo& device) {
-  if (device.kind != "host" || device.granularity <= Bytes(0) ||
-      device.granularity.value() % PageSize() != 0) {
+  if (device.kind != "host" || !IsGranularity(device.granularity)) {
     return InvalidArgument("BAD_DEVICE_OPTIONS",
                            "\"" + device.uuid + "\" is no host device that this process can open");
   }
@@ -104,23 +115,6 @@ HostDriver::~HostDriver() {
   for (const auto& [address, size] : reservations_) ::munmap(Pointer(address), size.size());
 }
 
-bool HostDriver::Aligned(Bytes size) const {
-  return size > Bytes(0) && size % device_.granularity == Bytes(0);
-}
-
-Status HostDriver::CheckRange(const char* call, DeviceAddress address, Bytes size) const {
-  if (!Aligned(size)) {
-    return DriverInvalidValue(Text(call, address, size, "size is no multiple of the granularity"));
-  }
-  if (address.value() % device_.granularity.size() != 0) {
-    return DriverInvalidValue(Text(call, address, size, "address is not aligned"));
-  }
-  if (address.value() + size.size() < address.value()) {
-    return DriverInvalidValue(Text(call, address, size, "range wraps around"));
-  }
-  return Status::Ok();
-}
-
 Result<MemoryInfo> HostDriver::GetMemoryInfo() {
   if (!owner_) return NotOwned("get memory info");
   MutexLock lock(mutex_);
@@ -130,13 +124,8 @@ Result<MemoryInfo> HostDriver::GetMemoryInfo() {
 // ---- Addresses
 
 Result<DeviceAddress> HostDriver::ReserveAddresses(Bytes size, Bytes alignment) {
-  if (alignment == Bytes(0)) alignment = device_.granularity;
-  const bool power_of_two =
-      alignment > Bytes(0) && (alignment.size() & (alignment.size() - 1)) == 0;
-  if (!Aligned(size) || !(power_of_two || alignment == device_.granularity)) {
-    return DriverInvalidValue(
-        Text("reserve addresses", DeviceAddress(), size, "bad size or alignment"));
-  }
+  TORPOR_RETURN_IF_ERROR(CheckSize("reserve addresses", size, device_.granularity));
+  TORPOR_RETURN_IF_ERROR(CheckAlignment("reserve addresses", alignment));
   alignment = std::max(alignment, device_.granularity);
   const uint64_t unit = alignment.size();
   const uint64_t length = size.size() + unit - PageSize();
@@ -161,14 +150,10 @@ Status HostDriver::FreeAddresses(DeviceAddress address, Bytes size) {
   MutexLock lock(mutex_);
   const auto it = reservations_.find(begin);
   if (it == reservations_.end() || it->second != size) {
-    return DriverInvalidValue(Text("free addresses", address, size, "not a reservation"));
+    return BadRange("free addresses", address, size, "not a reservation");
   }
-  auto next = mappings_.lower_bound(begin);
-  const bool inside = next != mappings_.end() && next->first < begin + size.size();
-  const bool reaches_in =
-      next != mappings_.begin() && (--next)->first + next->second.size.size() > begin;
-  if (inside || reaches_in) {
-    return DriverInvalidValue(Text("free addresses", address, size, "still mapped"));
+  if (Overlaps(mappings_, begin, begin + size.size())) {
+    return BadRange("free addresses", address, size, "still mapped");
   }
   if (::munmap(Pointer(begin), size.size()) != 0) return ErrnoStatus(errno, "munmap");
   reservations_.erase(it);
@@ -219,9 +204,7 @@ Bytes HostDriver::Used() {
 
 Result<MemoryHandle> HostDriver::Create(Bytes size) {
   if (!owner_) return NotOwned("create");
-  if (!Aligned(size)) {
-    return DriverInvalidValue(Text("create", DeviceAddress(), size, "bad size"));
-  }
+  TORPOR_RETURN_IF_ERROR(CheckSize("create", size, device_.granularity));
   MutexLock create_lock(create_mutex_);
   {
     MutexLock lock(mutex_);
@@ -263,9 +246,7 @@ Result<UniqueFd> HostDriver::Export(MemoryHandle handle) {
 }
 
 Result<MemoryHandle> HostDriver::Import(int fd, Bytes size) {
-  if (!Aligned(size)) {
-    return DriverInvalidValue(Text("import", DeviceAddress(), size, "bad size"));
-  }
+  TORPOR_RETURN_IF_ERROR(CheckSize("import", size, device_.granularity));
   UniqueFd own(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!own.valid()) {
     if (errno == EBADF) return DriverInvalidValue("import: not a descriptor");
@@ -294,25 +275,21 @@ Result<MemoryHandle> HostDriver::Import(int fd, Bytes size) {
 // ---- Mappings
 
 Status HostDriver::Map(DeviceAddress address, Bytes size, MemoryHandle handle) {
-  TORPOR_RETURN_IF_ERROR(CheckRange("map", address, size));
+  TORPOR_RETURN_IF_ERROR(CheckMappable("map", address, size, device_.granularity));
   const uint64_t begin = address.value();
   const uint64_t end = begin + size.size();
   MutexLock lock(mutex_);
   const auto it = handles_.find(handle.value());
-  if (it == handles_.end()) return DriverInvalidValue(Text("map", address, size, "no such handle"));
+  if (it == handles_.end()) return BadRange("map", address, size, "no such handle");
   if (size > it->second.size) {
-    return DriverInvalidValue(Text("map", address, size, "more than the handle has"));
+    return BadRange("map", address, size, "more than the handle has");
   }
   if (size < it->second.size) {
-    return DriverNotSupported(Text("map", address, size, "a part of the handle"));
+    return DriverNotSupported("map: only a whole handle can be mapped");
   }
-  if (!Reserved(begin, end)) return DriverInvalidValue(Text("map", address, size, "not reserved"));
-  auto next = mappings_.lower_bound(begin);
-  const bool inside = next != mappings_.end() && next->first < end;
-  const bool reaches_in =
-      next != mappings_.begin() && (--next)->first + next->second.size.size() > begin;
-  if (inside || reaches_in) {
-    return DriverInvalidValue(Text("map", address, size, "something is mapped there"));
+  if (!Reserved(begin, end)) return BadRange("map", address, size, "not reserved");
+  if (Overlaps(mappings_, begin, end)) {
+    return BadRange("map", address, size, "something is mapped there");
   }
   if (::mmap(Pointer(begin), size.size(), PROT_NONE, MAP_SHARED | MAP_FIXED, it->second.fd.get(),
              0) == MAP_FAILED) {
@@ -337,9 +314,8 @@ Result<HostDriver::Mappings::iterator> HostDriver::QuietMappings(const char* cal
       copying = copying || it->second.copying > 0;
     }
     if (at != end) {
-      return DriverInvalidValue(Text(call, DeviceAddress(begin),
-                                     Bytes(static_cast<int64_t>(end - begin)),
-                                     "not a range of whole mappings"));
+      return BadRange(call, DeviceAddress(begin), Bytes(static_cast<int64_t>(end - begin)),
+                      "not a range of whole mappings");
     }
     if (!copying) return first;
     if (unmapping) {
@@ -354,7 +330,7 @@ Result<HostDriver::Mappings::iterator> HostDriver::QuietMappings(const char* cal
 }
 
 Status HostDriver::SetAccess(DeviceAddress address, Bytes size, Access access) {
-  TORPOR_RETURN_IF_ERROR(CheckRange("set access", address, size));
+  TORPOR_RETURN_IF_ERROR(CheckMappable("set access", address, size, device_.granularity));
   const uint64_t begin = address.value();
   const uint64_t end = begin + size.size();
   MutexLock lock(mutex_);
@@ -371,7 +347,7 @@ Status HostDriver::SetAccess(DeviceAddress address, Bytes size, Access access) {
 }
 
 Status HostDriver::Unmap(DeviceAddress address, Bytes size) {
-  TORPOR_RETURN_IF_ERROR(CheckRange("unmap", address, size));
+  TORPOR_RETURN_IF_ERROR(CheckMappable("unmap", address, size, device_.granularity));
   const uint64_t begin = address.value();
   const uint64_t end = begin + size.size();
   MutexLock lock(mutex_);
@@ -394,28 +370,18 @@ Status HostDriver::Unmap(DeviceAddress address, Bytes size) {
 
 Status HostDriver::RegisterHost(void* address, Bytes size) {
   const auto begin = reinterpret_cast<uintptr_t>(address);
-  const int64_t page = PageSize();
-  if (begin == 0 || size <= Bytes(0) || begin % page != 0 || size.value() % page != 0 ||
-      begin + size.size() < begin) {
-    return DriverInvalidValue(Text("register host", DeviceAddress(begin), size, "not aligned"));
-  }
+  TORPOR_RETURN_IF_ERROR(CheckPages("register host", address, size));
   unsigned char resident[4096];
-  const int64_t step = static_cast<int64_t>(sizeof resident) * page;
+  const int64_t step = static_cast<int64_t>(sizeof resident) * PageSize();
   for (int64_t offset = 0; offset < size.value(); offset += step) {
     const int64_t length = std::min(step, size.value() - offset);
     if (::mincore(static_cast<char*>(address) + offset, length, resident) != 0) {
-      return DriverInvalidValue(
-          Text("register host", DeviceAddress(begin), size, "no memory there"));
+      return BadRange("register host", DeviceAddress(begin), size, "no memory there");
     }
   }
   MutexLock lock(mutex_);
-  auto next = registrations_.lower_bound(begin);
-  const bool inside = next != registrations_.end() && next->first < begin + size.size();
-  const bool reaches_in =
-      next != registrations_.begin() && (--next)->first + next->second.size() > begin;
-  if (inside || reaches_in) {
-    return DriverInvalidValue(
-        Text("register host", DeviceAddress(begin), size, "already registered"));
+  if (Overlaps(registrations_, begin, begin + size.size())) {
+    return BadRange("register host", DeviceAddress(begin), size, "already registered");
   }
   registrations_[begin] = size;
   return Status::Ok();
@@ -440,8 +406,8 @@ Status HostDriver::CheckHostRange(const char* call, uintptr_t begin, Bytes size)
     if (begin < registered_end) it = before;
   }
   if (it == registrations_.end() || it->first >= end) return Status::Ok();
-  return DriverInvalidValue(
-      Text(call, DeviceAddress(begin), size, "host range crosses the border of a registration"));
+  return BadRange(call, DeviceAddress(begin), size,
+                  "host range crosses the border of a registration");
 }
 
 // ---- Streams
@@ -480,17 +446,16 @@ HostDriver::Mapping* HostDriver::Accessible(uint64_t address, Access access, uin
 
 Status HostDriver::Queue(const char* call, StreamId stream, DeviceAddress address, const void* host,
                          Bytes size, Access access, Piece piece) {
-  if (size < Bytes(0)) return DriverInvalidValue(Text(call, address, size, "negative size"));
+  if (size < Bytes(0)) return BadRange(call, address, size, "negative size");
   std::shared_ptr<HostStream> queue;
   {
     MutexLock lock(mutex_);
     const auto it = streams_.find(stream.value());
-    if (it == streams_.end())
-      return DriverInvalidValue(Text(call, address, size, "no such stream"));
+    if (it == streams_.end()) return BadRange(call, address, size, "no such stream");
     const uint64_t end = address.value() + size.size();
     for (uint64_t at = address.value(); at < end;) {
       if (Accessible(at, access, &at) == nullptr) {
-        return DriverInvalidValue(Text(call, address, size, "not mapped with that access"));
+        return BadRange(call, address, size, "not mapped with that access");
       }
     }
     if (size > Bytes(0) && host != nullptr) {
@@ -513,8 +478,7 @@ Status HostDriver::RunPieces(DeviceAddress address, Bytes size, Access access, c
       MutexLock lock(mutex_);
       mapping = Accessible(at, access, &end);
       if (mapping == nullptr) {
-        return Internal("DRIVER_ILLEGAL_ADDRESS",
-                        Text("copy", address, size, "unmapped before the copy was done"));
+        return Internal("DRIVER_ILLEGAL_ADDRESS", "memory was unmapped before a copy was done");
       }
       ++mapping->copying;
     }

@@ -39,7 +39,7 @@ class HostDriver final : public Driver {
   struct DeviceOptions {
     std::string uuid;            // any name
     Bytes total{};               // at least one granularity
-    Bytes granularity = MiB(2);  // a multiple of the page size
+    Bytes granularity = MiB(2);  // a power of two, a page or more
   };
   // The device itself: for the one process that owns its memory. INVALID_ARGUMENT
   // BAD_DEVICE_OPTIONS.
@@ -104,8 +104,6 @@ class HostDriver final : public Driver {
 
   HostDriver(DeviceInfo device, bool owner) : device_(std::move(device)), owner_(owner) {}
 
-  bool Aligned(Bytes size) const;
-  Status CheckRange(const char* call, DeviceAddress address, Bytes size) const;
   bool Reserved(uint64_t begin, uint64_t end) const REQUIRES(mutex_);
   // Waits until no copy touches [begin, end); the first mapping in it. Nothing, at once or after
   // the wait, unless the range consists of whole mappings.
