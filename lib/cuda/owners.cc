@@ -13,8 +13,13 @@ void PrintError(const Status& status) {
 
 std::atomic<DriverErrorSink> error_sink{&PrintError};
 
-void Report(const Status& status) {
-  if (!status.ok()) error_sink.load()(status);
+// What a destructor cannot undo is lost for the process, so it tries twice.
+template <typename Call>
+void UndoOrReport(const Call& call) {
+  const Status first = call();
+  if (first.ok()) return;
+  error_sink.load()(first);
+  if (const Status second = call(); !second.ok()) error_sink.load()(second);
 }
 
 }  // namespace
@@ -32,14 +37,18 @@ Result<std::shared_ptr<PhysicalAllocation>> PhysicalAllocation::Import(Driver& d
   return std::shared_ptr<PhysicalAllocation>(new PhysicalAllocation(driver, handle, size));
 }
 
-PhysicalAllocation::~PhysicalAllocation() { Report(driver_.Release(handle_)); }
+PhysicalAllocation::~PhysicalAllocation() {
+  UndoOrReport([&] { return driver_.Release(handle_); });
+}
 
 Result<std::shared_ptr<AddressReservation>> AddressReservation::Create(Driver& driver, Bytes size) {
   TORPOR_ASSIGN_OR_RETURN(const DeviceAddress address, driver.ReserveAddresses(size, Bytes(0)));
   return std::shared_ptr<AddressReservation>(new AddressReservation(driver, address, size));
 }
 
-AddressReservation::~AddressReservation() { Report(driver_.FreeAddresses(address_, size_)); }
+AddressReservation::~AddressReservation() {
+  UndoOrReport([&] { return driver_.FreeAddresses(address_, size_); });
+}
 
 Result<std::shared_ptr<ScopedMapping>> ScopedMapping::Create(
     Driver& driver, std::shared_ptr<AddressReservation> reservation, Bytes offset,
@@ -59,6 +68,8 @@ Result<std::shared_ptr<ScopedMapping>> ScopedMapping::Create(
   return mapping;
 }
 
-ScopedMapping::~ScopedMapping() { Report(driver_.Unmap(address_, size())); }
+ScopedMapping::~ScopedMapping() {
+  UndoOrReport([&] { return driver_.Unmap(address_, size()); });
+}
 
 }  // namespace torpor

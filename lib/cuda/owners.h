@@ -11,8 +11,8 @@ namespace torpor {
 
 // RAII owners of what Driver hands out. Each is created by a factory, shared (a mapping keeps its
 // allocation and its reservation alive, so the order of destruction cannot be wrong), immutable and
-// therefore thread-safe. `driver` must outlive them. A destructor cannot fail: it calls
-// DriverErrorSink with what the driver said.
+// therefore thread-safe. `driver` must outlive them. A destructor cannot fail: it tries twice and
+// calls DriverErrorSink with what the driver said.
 
 // Called with the error of a destructor; prints to standard error unless replaced.
 using DriverErrorSink = void (*)(const Status& status);

@@ -1,0 +1,455 @@
+#include "lib/cuda/cuda_driver.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "lib/cuda/cuda_api.h"
+#include "lib/cuda/driver_error.h"
+#include "lib/cuda/nvml.h"
+
+namespace torpor {
+namespace {
+
+constexpr CUmemAllocationHandleType kHandleType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+// For the time of one call: a thread that captures a graph, or another one that does, does not
+// mind the call.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const CudaApi& api) : api_(api) {
+    api_.ThreadExchangeStreamCaptureMode(&mode_);
+  }
+  ~RelaxedCapture() { api_.ThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const CudaApi& api_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+CUmemAllocationProp AllocationProperties(int ordinal, bool rdma_capable) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = ordinal;
+  properties.requestedHandleTypes = kHandleType;
+  properties.allocFlags.gpuDirectRDMACapable = rdma_capable ? 1 : 0;
+  return properties;
+}
+
+Result<std::string> DeviceName(const CudaApi& api, CUdevice device) {
+  char name[256] = {};
+  TORPOR_RETURN_IF_ERROR(
+      api.Translate(api.DeviceGetName(name, sizeof name - 1, device), "cuDeviceGetName"));
+  return std::string(name);
+}
+
+// As nvidia-smi prints it. CUDA gives the bytes alone; MIG instances have "MIG" in their name.
+Result<std::string> DeviceUuid(const CudaApi& api, CUdevice device) {
+  CUuuid uuid;
+  TORPOR_RETURN_IF_ERROR(api.Translate(api.DeviceGetUuid(&uuid, device), "cuDeviceGetUuid"));
+  TORPOR_ASSIGN_OR_RETURN(const std::string name, DeviceName(api, device));
+  std::string text = name.find(" MIG ") != std::string::npos ? "MIG" : "GPU";
+  for (int i = 0; i < 16; ++i) {
+    char hex[4];
+    std::snprintf(hex, sizeof hex, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += hex;
+  }
+  return text;
+}
+
+Result<CUdevice> FindDevice(const CudaApi& api, const CudaDriver::Options& options) {
+  int count = 0;
+  TORPOR_RETURN_IF_ERROR(api.Translate(api.DeviceGetCount(&count), "cuDeviceGetCount"));
+  std::string visible;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    CUdevice device = 0;
+    TORPOR_RETURN_IF_ERROR(api.Translate(api.DeviceGet(&device, ordinal), "cuDeviceGet"));
+    if (options.uuid.empty() && ordinal == options.ordinal) return device;
+    TORPOR_ASSIGN_OR_RETURN(const std::string uuid, DeviceUuid(api, device));
+    if (uuid == options.uuid) return device;
+    visible += (visible.empty() ? "" : ", ") + uuid;
+  }
+  const std::string asked =
+      options.uuid.empty() ? "number " + std::to_string(options.ordinal) : options.uuid;
+  return NotFound("NO_SUCH_DEVICE", "no device " + asked + "; this process sees: " +
+                                        (visible.empty() ? "none" : visible) +
+                                        " (a MIG instance only if CUDA_VISIBLE_DEVICES names it)")
+      .With("device_count", count);
+}
+
+Result<int> Attribute(const CudaApi& api, CUdevice_attribute attribute, CUdevice device) {
+  int value = 0;
+  TORPOR_RETURN_IF_ERROR(
+      api.Translate(api.DeviceGetAttribute(&value, attribute, device), "cuDeviceGetAttribute"));
+  return value;
+}
+
+}  // namespace
+
+CudaDriver::ProbeResult CudaDriver::Probe() {
+  ProbeResult probe;
+  // Made when the kernel's driver finds a device; stays when the device is lost.
+  const bool control = ::access("/dev/nvidiactl", F_OK) == 0;
+  const Result<const CudaApi*> api = CudaApi::Load();
+  CUresult result = CUDA_ERROR_NO_DEVICE;
+  if (api.ok()) {
+    result = (*api)->Init(0);
+    if (result == CUDA_SUCCESS) result = (*api)->DeviceGetCount(&probe.devices);
+    if (result == CUDA_SUCCESS && probe.devices == 0) result = CUDA_ERROR_NO_DEVICE;
+    probe.error = (*api)->Translate(result, "cuInit");
+  } else {
+    probe.error = api.status();
+    if (probe.error.reason() == "CUDA_DRIVER_TOO_OLD") result = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+  }
+  if (result == CUDA_SUCCESS) {
+    probe.presence = Presence::kUsable;
+  } else if (result == CUDA_ERROR_NO_DEVICE && !control) {
+    probe.presence = Presence::kNone;
+    probe.error = Status::Ok();
+  } else {
+    probe.presence = Presence::kBroken;
+  }
+  return probe;
+}
+
+Result<std::unique_ptr<CudaDriver>> CudaDriver::OpenDevice(const Options& options) {
+  TORPOR_ASSIGN_OR_RETURN(const CudaApi* const api, CudaApi::Load());
+  TORPOR_RETURN_IF_ERROR(api->Translate(api->Init(0), "cuInit"));
+  TORPOR_ASSIGN_OR_RETURN(const CUdevice ordinal, FindDevice(*api, options));
+  std::unique_ptr<CudaDriver> driver(new CudaDriver(*api, ordinal));
+  TORPOR_RETURN_IF_ERROR(driver->Describe());
+  if (options.small_context) TORPOR_RETURN_IF_ERROR(driver->RetainSmallContext());
+  return driver;
+}
+
+Status CudaDriver::Describe() {
+  for (const CUdevice_attribute needed :
+       {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED}) {
+    TORPOR_ASSIGN_OR_RETURN(const int supported, Attribute(api_, needed, ordinal_));
+    if (supported == 0) {
+      return DriverNotSupported("the device has no virtual memory management with descriptors");
+    }
+  }
+  TORPOR_ASSIGN_OR_RETURN(
+      const int rdma,
+      Attribute(api_, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, ordinal_));
+  rdma_capable_ = rdma == 1;
+  device_.kind = "cuda";
+  TORPOR_ASSIGN_OR_RETURN(device_.name, DeviceName(api_, ordinal_));
+  TORPOR_ASSIGN_OR_RETURN(device_.uuid, DeviceUuid(api_, ordinal_));
+  size_t total = 0;
+  TORPOR_RETURN_IF_ERROR(api_.Translate(api_.DeviceTotalMem(&total, ordinal_), "cuDeviceTotalMem"));
+  device_.total = Bytes(static_cast<int64_t>(total));
+  const CUmemAllocationProp properties = AllocationProperties(ordinal_, rdma_capable_);
+  size_t granularity = 0;
+  TORPOR_RETURN_IF_ERROR(api_.Translate(
+      api_.MemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+      "cuMemGetAllocationGranularity"));
+  device_.granularity = Bytes(static_cast<int64_t>(granularity));
+  return Status::Ok();
+}
+
+CudaDriver::~CudaDriver() {
+  CUctx_st* const context = context_.load();
+  if (context == nullptr) return;
+  {
+    const RelaxedCapture relaxed(api_);
+    MutexLock lock(mutex_);
+    if (api_.CtxPushCurrent(context) == CUDA_SUCCESS) {
+      for (const auto& [id, event] : events_) api_.EventDestroy(event);
+      for (const auto& [id, stream] : streams_) api_.StreamDestroy(stream);
+      CUcontext popped = nullptr;
+      api_.CtxPopCurrent(&popped);
+    }
+  }
+  api_.DevicePrimaryCtxRelease(ordinal_);
+}
+
+Status CudaDriver::RetainSmallContext() {
+  const Nvml nvml(device_.uuid);
+  const Bytes before = nvml.UsedMemory();
+  TORPOR_RETURN_IF_ERROR(
+      api_.Translate(api_.DevicePrimaryCtxSetFlags(ordinal_, CU_CTX_SCHED_BLOCKING_SYNC),
+                     "cuDevicePrimaryCtxSetFlags"));
+  TORPOR_RETURN_IF_ERROR(CallInContext("cuCtxSetLimit", Bytes(0), [this] {
+    // Raised to what the device allows. Without one of them the context is larger, no more.
+    api_.CtxSetLimit(CU_LIMIT_STACK_SIZE, 256);
+    api_.CtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 4096);
+    api_.CtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 4096);
+    return CUDA_SUCCESS;
+  }));
+  const Bytes after = nvml.UsedMemory();
+  if (before >= Bytes(0) && after >= before) device_.context = after - before;
+  return Status::Ok();
+}
+
+Result<CUctx_st*> CudaDriver::Context() {
+  CUctx_st* context = context_.load(std::memory_order_acquire);
+  if (context != nullptr) return context;
+  MutexLock lock(context_mutex_);
+  context = context_.load(std::memory_order_acquire);
+  if (context != nullptr) return context;
+  TORPOR_RETURN_IF_ERROR(
+      api_.Translate(api_.DevicePrimaryCtxRetain(&context, ordinal_), "cuDevicePrimaryCtxRetain"));
+  context_.store(context, std::memory_order_release);
+  return context;
+}
+
+template <typename Body>
+Status CudaDriver::Call(const char* call, Bytes size, Body body) {
+  const RelaxedCapture relaxed(api_);
+  return api_.Translate(body(), call, size);
+}
+
+template <typename Body>
+Status CudaDriver::CallInContext(const char* call, Bytes size, Body body) {
+  const RelaxedCapture relaxed(api_);
+  TORPOR_ASSIGN_OR_RETURN(CUctx_st* const context, Context());
+  TORPOR_RETURN_IF_ERROR(api_.Translate(api_.CtxPushCurrent(context), "cuCtxPushCurrent"));
+  const CUresult result = body();
+  CUcontext popped = nullptr;
+  api_.CtxPopCurrent(&popped);
+  return api_.Translate(result, call, size);
+}
+
+Result<MemoryInfo> CudaDriver::GetMemoryInfo() {
+  size_t free = 0;
+  size_t total = 0;
+  TORPOR_RETURN_IF_ERROR(
+      CallInContext("cuMemGetInfo", Bytes(0), [&] { return api_.MemGetInfo(&free, &total); }));
+  return MemoryInfo{Bytes(static_cast<int64_t>(free)), Bytes(static_cast<int64_t>(total))};
+}
+
+// ---- Addresses
+
+Result<DeviceAddress> CudaDriver::ReserveAddresses(Bytes size, Bytes alignment) {
+  TORPOR_RETURN_IF_ERROR(CheckSize("reserve addresses", size, device_.granularity));
+  TORPOR_RETURN_IF_ERROR(CheckAlignment("reserve addresses", alignment));
+  CUdeviceptr address = 0;
+  TORPOR_RETURN_IF_ERROR(Call("cuMemAddressReserve", size, [&] {
+    return api_.MemAddressReserve(&address, size.size(), alignment.size(), 0, 0);
+  }));
+  return DeviceAddress(address);
+}
+
+Status CudaDriver::FreeAddresses(DeviceAddress address, Bytes size) {
+  TORPOR_RETURN_IF_ERROR(CheckMappable("free addresses", address, size, device_.granularity));
+  return Call("cuMemAddressFree", size,
+              [&] { return api_.MemAddressFree(address.value(), size.size()); });
+}
+
+// ---- Physical memory
+
+Result<MemoryHandle> CudaDriver::Create(Bytes size) {
+  TORPOR_RETURN_IF_ERROR(CheckSize("create", size, device_.granularity));
+  const CUmemAllocationProp properties = AllocationProperties(ordinal_, rdma_capable_);
+  CUmemGenericAllocationHandle handle = 0;
+  TORPOR_RETURN_IF_ERROR(Call(
+      "cuMemCreate", size, [&] { return api_.MemCreate(&handle, size.size(), &properties, 0); }));
+  MutexLock lock(mutex_);
+  handles_[++last_id_] = handle;
+  return MemoryHandle(last_id_);
+}
+
+Result<unsigned long long> CudaDriver::FindHandle(const char* call, MemoryHandle handle) {
+  MutexLock lock(mutex_);
+  const auto it = handles_.find(handle.value());
+  if (it == handles_.end()) return DriverInvalidValue(std::string(call) + ": no such handle");
+  return it->second;
+}
+
+Status CudaDriver::Release(MemoryHandle handle) {
+  std::map<uint64_t, unsigned long long>::node_type node;
+  {
+    MutexLock lock(mutex_);
+    node = handles_.extract(handle.value());
+  }
+  if (node.empty()) return DriverInvalidValue("release: no such handle");
+  Status status = Call("cuMemRelease", Bytes(0), [&] { return api_.MemRelease(node.mapped()); });
+  if (!status.ok()) {
+    MutexLock lock(mutex_);
+    handles_.insert(std::move(node));
+  }
+  return status;
+}
+
+Result<UniqueFd> CudaDriver::Export(MemoryHandle handle) {
+  TORPOR_ASSIGN_OR_RETURN(const auto exported, FindHandle("export", handle));
+  int raw = -1;
+  TORPOR_RETURN_IF_ERROR(Call("cuMemExportToShareableHandle", Bytes(0), [&] {
+    return api_.MemExportToShareableHandle(&raw, exported, kHandleType, 0);
+  }));
+  UniqueFd fd(raw);
+  if (::fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) return ErrnoStatus(errno, "set close-on-exec");
+  return fd;
+}
+
+Result<MemoryHandle> CudaDriver::Import(int fd, Bytes size) {
+  TORPOR_RETURN_IF_ERROR(CheckSize("import", size, device_.granularity));
+  if (fd < 0) return DriverInvalidValue("import: not a descriptor");
+  CUmemGenericAllocationHandle handle = 0;
+  TORPOR_RETURN_IF_ERROR(CallInContext("cuMemImportFromShareableHandle", size, [&] {
+    return api_.MemImportFromShareableHandle(
+        &handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd)), kHandleType);
+  }));
+  MutexLock lock(mutex_);
+  handles_[++last_id_] = handle;
+  return MemoryHandle(last_id_);
+}
+
+// ---- Mappings
+
+Status CudaDriver::Map(DeviceAddress address, Bytes size, MemoryHandle handle) {
+  TORPOR_RETURN_IF_ERROR(CheckMappable("map", address, size, device_.granularity));
+  TORPOR_ASSIGN_OR_RETURN(const auto mapped, FindHandle("map", handle));
+  return Call("cuMemMap", size,
+              [&] { return api_.MemMap(address.value(), size.size(), 0, mapped, 0); });
+}
+
+Status CudaDriver::SetAccess(DeviceAddress address, Bytes size, Access access) {
+  TORPOR_RETURN_IF_ERROR(CheckMappable("set access", address, size, device_.granularity));
+  CUmemAccessDesc description{};
+  description.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  description.location.id = ordinal_;
+  description.flags = access == Access::kReadWrite ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                                   : CU_MEM_ACCESS_FLAGS_PROT_READ;
+  return CallInContext("cuMemSetAccess", size, [&] {
+    return api_.MemSetAccess(address.value(), size.size(), &description, 1);
+  });
+}
+
+Status CudaDriver::Unmap(DeviceAddress address, Bytes size) {
+  TORPOR_RETURN_IF_ERROR(CheckMappable("unmap", address, size, device_.granularity));
+  return CallInContext("cuMemUnmap", size,
+                       [&] { return api_.MemUnmap(address.value(), size.size()); });
+}
+
+// ---- Host memory
+
+Status CudaDriver::RegisterHost(void* address, Bytes size) {
+  TORPOR_RETURN_IF_ERROR(CheckPages("register host", address, size));
+  Status status = CallInContext("cuMemHostRegister", size, [&] {
+    return api_.MemHostRegister(address, size.size(), CU_MEMHOSTREGISTER_PORTABLE);
+  });
+  if (status.reason() == "DEVICE_OUT_OF_MEMORY") {
+    return ResourceExhausted("HOST_MEMORY_NOT_PINNED", status.message())
+        .With("requested_bytes", size.value());
+  }
+  return status;
+}
+
+Status CudaDriver::UnregisterHost(void* address) {
+  if (address == nullptr) return DriverInvalidValue("unregister host: not registered");
+  return CallInContext("cuMemHostUnregister", Bytes(0),
+                       [&] { return api_.MemHostUnregister(address); });
+}
+
+// ---- Streams
+
+Result<StreamId> CudaDriver::CreateStream() {
+  CUstream stream = nullptr;
+  TORPOR_RETURN_IF_ERROR(CallInContext("cuStreamCreate", Bytes(0), [&] {
+    return api_.StreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  }));
+  MutexLock lock(mutex_);
+  streams_[++last_id_] = stream;
+  return StreamId(last_id_);
+}
+
+Result<CUstream_st*> CudaDriver::FindStream(const char* call, StreamId stream) {
+  MutexLock lock(mutex_);
+  const auto it = streams_.find(stream.value());
+  if (it == streams_.end()) return DriverInvalidValue(std::string(call) + ": no such stream");
+  return it->second;
+}
+
+Status CudaDriver::DestroyStream(StreamId stream) {
+  std::map<uint64_t, CUstream_st*>::node_type node;
+  {
+    MutexLock lock(mutex_);
+    node = streams_.extract(stream.value());
+  }
+  if (node.empty()) return DriverInvalidValue("destroy stream: no such stream");
+  return CallInContext("cuStreamDestroy", Bytes(0),
+                       [&] { return api_.StreamDestroy(node.mapped()); });
+}
+
+Status CudaDriver::CopyToHost(StreamId stream, void* to, DeviceAddress from, Bytes size) {
+  TORPOR_ASSIGN_OR_RETURN(CUstream const queue, FindStream("copy to host", stream));
+  if (to == nullptr || size < Bytes(0)) return BadRange("copy to host", from, size, "bad argument");
+  return CallInContext("cuMemcpyDtoHAsync", size,
+                       [&] { return api_.MemcpyDtoHAsync(to, from.value(), size.size(), queue); });
+}
+
+Status CudaDriver::CopyToDevice(StreamId stream, DeviceAddress to, const void* from, Bytes size) {
+  TORPOR_ASSIGN_OR_RETURN(CUstream const queue, FindStream("copy to device", stream));
+  if (from == nullptr || size < Bytes(0)) {
+    return BadRange("copy to device", to, size, "bad argument");
+  }
+  return CallInContext("cuMemcpyHtoDAsync", size,
+                       [&] { return api_.MemcpyHtoDAsync(to.value(), from, size.size(), queue); });
+}
+
+Status CudaDriver::Clear(StreamId stream, DeviceAddress address, Bytes size) {
+  TORPOR_ASSIGN_OR_RETURN(CUstream const queue, FindStream("clear", stream));
+  if (size < Bytes(0)) return BadRange("clear", address, size, "bad argument");
+  return CallInContext("cuMemsetD8Async", size,
+                       [&] { return api_.MemsetD8Async(address.value(), 0, size.size(), queue); });
+}
+
+Result<EventId> CudaDriver::RecordEvent(StreamId stream) {
+  TORPOR_ASSIGN_OR_RETURN(CUstream const queue, FindStream("record event", stream));
+  CUevent event = nullptr;
+  TORPOR_RETURN_IF_ERROR(CallInContext("cuEventRecord", Bytes(0), [&] {
+    CUresult result = api_.EventCreate(&event, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
+    if (result != CUDA_SUCCESS) return result;
+    result = api_.EventRecord(event, queue);
+    if (result != CUDA_SUCCESS) api_.EventDestroy(event);
+    return result;
+  }));
+  MutexLock lock(mutex_);
+  events_[++last_id_] = event;
+  return EventId(last_id_);
+}
+
+Status CudaDriver::WaitEvent(EventId event) {
+  std::map<uint64_t, CUevent_st*>::node_type node;
+  {
+    MutexLock lock(mutex_);
+    node = events_.extract(event.value());
+  }
+  if (node.empty()) return DriverInvalidValue("wait event: no such event");
+  return CallInContext("cuEventSynchronize", Bytes(0), [&] {
+    const CUresult result = api_.EventSynchronize(node.mapped());
+    api_.EventDestroy(node.mapped());
+    return result;
+  });
+}
+
+Status CudaDriver::Synchronize() {
+  unsigned int flags = 0;
+  int active = 0;
+  TORPOR_RETURN_IF_ERROR(api_.Translate(api_.DevicePrimaryCtxGetState(ordinal_, &flags, &active),
+                                        "cuDevicePrimaryCtxGetState"));
+  if (active == 0) return Status::Ok();
+  CUresult result = CUDA_SUCCESS;
+  TORPOR_RETURN_IF_ERROR(CallInContext("cuCtxSynchronize", Bytes(0), [&] {
+    result = api_.CtxSynchronize();
+    return result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? CUDA_SUCCESS : result;
+  }));
+  if (result == CUDA_SUCCESS) return Status::Ok();
+  return FailedPrecondition("STREAM_CAPTURE_ACTIVE",
+                            "cuCtxSynchronize: a graph is being captured in this process; the "
+                            "capture is broken");
+}
+
+}  // namespace torpor
