@@ -33,7 +33,8 @@ TEST(LogTest, DropsWhatIsBelowTheLevel) {
 }
 
 TEST(LogTest, ABraceInTheTextIsNoFormat) {
-  EXPECT_THAT(Logged([] { log::Write(log::Level::kInfo, "{} {0}"); }), testing::HasSubstr("{} {0}"));
+  EXPECT_THAT(Logged([] { log::Write(log::Level::kInfo, "{} {0}"); }),
+              testing::HasSubstr("{} {0}"));
 }
 
 TEST(LogTest, ParsesLevels) {

@@ -82,9 +82,13 @@ Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const
 }
 
 Core::~Core() {
+  Stop();
+  tasks_.WaitForAll();
+}
+
+void Core::Stop() {
   directory_.EndAll(Unavailable("DAEMON_STOPPING", "the daemon is stopping"));
   server_.reset();
-  tasks_.WaitForAll();
 }
 
 // --- control plane
@@ -233,7 +237,7 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
   if (const Status recorded =
           keeper_.Record(SessionOpened{reply.worker, hello.name, reply.secret});
       !recorded.ok()) {
-    inventory_.Close(reply.worker);
+    inventory_.Remove(reply.worker);
     return recorded;
   }
   directory_.Add(std::make_shared<WorkerLink>(reply.worker, channel));
@@ -246,6 +250,7 @@ void Core::OnGone(WorkerId worker, const Status& why) {
   log::Info("worker {} is gone: {}", WorkerName(worker), why);
   directory_.Remove(worker);
   EndExtents(context_, inventory_.Close(worker));
+  inventory_.Remove(worker);
   if (const Status recorded = keeper_.Record(SessionClosed{worker}); !recorded.ok()) {
     log::Error("worker {}: end of session is not recorded: {}", WorkerName(worker), recorded);
   }

@@ -69,8 +69,12 @@ class Core final : public WorkerServer::Handler {
 
   static Result<std::unique_ptr<Core>> Create(Driver& driver, Keeper& keeper, const Clock& clock,
                                               const Options& options);
-  // Ends the connections of all workers; what they have mapped stays theirs.
+  // Stops, and waits for operations and rollbacks.
   ~Core() override;
+
+  // Ends the connections of all workers and takes no new ones, so that operations under way fail
+  // soon; what workers have mapped stays theirs. Once or more, by one thread.
+  void Stop();
 
   // A result for each selected worker, or the error that all of them share.
   //   INVALID_ARGUMENT EMPTY_SELECTOR, CONTRADICTORY_SELECTOR, BAD_TAG, BAD_LEVEL, POLICY_MISSING,
