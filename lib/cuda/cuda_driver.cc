@@ -285,9 +285,15 @@ Status CudaDriver::Release(MemoryHandle handle) {
 Result<UniqueFd> CudaDriver::Export(MemoryHandle handle) {
   TORPOR_ASSIGN_OR_RETURN(const auto exported, FindHandle("export", handle));
   int raw = -1;
-  TORPOR_RETURN_IF_ERROR(Call("cuMemExportToShareableHandle", Bytes(0), [&] {
+  Status status = Call("cuMemExportToShareableHandle", Bytes(0), [&] {
     return api_.MemExportToShareableHandle(&raw, exported, kHandleType, 0);
-  }));
+  });
+  if (status.reason() == "CUDA_ERROR_OPERATING_SYSTEM") {
+    // CUDA does not tell why: see whether it was a lack of descriptors.
+    const UniqueFd any(::open("/", O_PATH | O_CLOEXEC));
+    if (!any.valid()) return ErrnoStatus(errno, "cuMemExportToShareableHandle");
+  }
+  if (!status.ok()) return status;
   UniqueFd fd(raw);
   if (::fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) return ErrnoStatus(errno, "set close-on-exec");
   return fd;
@@ -297,7 +303,7 @@ Result<MemoryHandle> CudaDriver::Import(int fd, Bytes size) {
   TORPOR_RETURN_IF_ERROR(CheckSize("import", size, device_.granularity));
   if (fd < 0) return DriverInvalidValue("import: not a descriptor");
   CUmemGenericAllocationHandle handle = 0;
-  TORPOR_RETURN_IF_ERROR(CallInContext("cuMemImportFromShareableHandle", size, [&] {
+  TORPOR_RETURN_IF_ERROR(Call("cuMemImportFromShareableHandle", size, [&] {
     return api_.MemImportFromShareableHandle(
         &handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd)), kHandleType);
   }));
@@ -311,8 +317,11 @@ Result<MemoryHandle> CudaDriver::Import(int fd, Bytes size) {
 Status CudaDriver::Map(DeviceAddress address, Bytes size, MemoryHandle handle) {
   TORPOR_RETURN_IF_ERROR(CheckMappable("map", address, size, device_.granularity));
   TORPOR_ASSIGN_OR_RETURN(const auto mapped, FindHandle("map", handle));
-  return Call("cuMemMap", size,
-              [&] { return api_.MemMap(address.value(), size.size(), 0, mapped, 0); });
+  TORPOR_RETURN_IF_ERROR(Call(
+      "cuMemMap", size, [&] { return api_.MemMap(address.value(), size.size(), 0, mapped, 0); }));
+  MutexLock lock(mutex_);
+  mappings_[address.value()] = size;
+  return Status::Ok();
 }
 
 Status CudaDriver::SetAccess(DeviceAddress address, Bytes size, Access access) {
@@ -322,15 +331,34 @@ Status CudaDriver::SetAccess(DeviceAddress address, Bytes size, Access access) {
   description.location.id = ordinal_;
   description.flags = access == Access::kReadWrite ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                                                    : CU_MEM_ACCESS_FLAGS_PROT_READ;
-  return CallInContext("cuMemSetAccess", size, [&] {
-    return api_.MemSetAccess(address.value(), size.size(), &description, 1);
-  });
+  return Call("cuMemSetAccess", size,
+              [&] { return api_.MemSetAccess(address.value(), size.size(), &description, 1); });
 }
 
 Status CudaDriver::Unmap(DeviceAddress address, Bytes size) {
   TORPOR_RETURN_IF_ERROR(CheckMappable("unmap", address, size, device_.granularity));
-  return CallInContext("cuMemUnmap", size,
-                       [&] { return api_.MemUnmap(address.value(), size.size()); });
+  std::map<uint64_t, Bytes> unmapped;
+  {
+    // Off the list before the call: afterwards another thread may already map there.
+    MutexLock lock(mutex_);
+    const auto first = mappings_.find(address.value());
+    auto last = first;
+    Bytes length;
+    while (last != mappings_.end() && length < size && last->first == (address + length).value()) {
+      length += last->second;
+      ++last;
+    }
+    if (length != size) return BadRange("unmap", address, size, "not a range of whole mappings");
+    unmapped.insert(first, last);
+    mappings_.erase(first, last);
+  }
+  Status status =
+      Call("cuMemUnmap", size, [&] { return api_.MemUnmap(address.value(), size.size()); });
+  if (!status.ok()) {
+    MutexLock lock(mutex_);
+    mappings_.merge(unmapped);
+  }
+  return status;
 }
 
 // ---- Host memory

@@ -24,9 +24,10 @@ struct CudaApi;
 // A GPU or MIG instance through libcuda.so.1, which is loaded at run time.
 //
 // All work happens in the device's primary context, the one that the CUDA runtime and PyTorch use.
-// It is retained at the first call that needs it (Create, Export, Release, Map and addresses need
-// none) and current only during a call, so that the caller's thread keeps its own. Each call runs
-// in relaxed stream capture mode: it neither breaks nor joins a graph capture, except Synchronize.
+// It is retained at the first call that needs it (addresses, memory and mappings do not: only
+// GetMemoryInfo, host memory and streams do) and current only during a call, so that the caller's
+// thread keeps its own. Each call runs in relaxed stream capture mode: it neither breaks nor joins
+// a graph capture, except Synchronize.
 //
 // Synchronize waits for everything in the primary context, the application's work included, and
 // does nothing where that context is not up. During a capture in this process, which CUDA does not
@@ -116,9 +117,11 @@ class CudaDriver final : public Driver {
   Mutex context_mutex_;  // held while the context comes up
   std::atomic<CUctx_st*> context_{nullptr};
 
-  // CUDA's own handles and pointers are not safe to use twice: ids of ours, never used again.
+  // CUDA crashes on handles and pointers that are gone, and unmaps what is not mapped without a
+  // word: so ids of ours, never used again, and a list of the mappings.
   Mutex mutex_;
   std::map<uint64_t, unsigned long long> handles_ GUARDED_BY(mutex_);
+  std::map<uint64_t, Bytes> mappings_ GUARDED_BY(mutex_);  // size by address
   std::map<uint64_t, CUstream_st*> streams_ GUARDED_BY(mutex_);
   std::map<uint64_t, CUevent_st*> events_ GUARDED_BY(mutex_);
   uint64_t last_id_ GUARDED_BY(mutex_) = 0;

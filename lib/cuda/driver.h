@@ -53,7 +53,7 @@ struct MemoryInfo {
 // is gone. An exported descriptor keeps the bytes alive without its exporter.
 //
 // Errors: INVALID_ARGUMENT with reason DRIVER_INVALID_VALUE for anything that breaks the rules
-// above (UNIMPLEMENTED DRIVER_NOT_SUPPORTED for a part of a handle or an offset),
+// above (UNIMPLEMENTED DRIVER_NOT_SUPPORTED for a mapping that has not the size of its handle),
 // RESOURCE_EXHAUSTED with DEVICE_OUT_OF_MEMORY, otherwise INTERNAL with the driver's own error
 // name. A call that fails has changed nothing.
 //
@@ -73,7 +73,8 @@ class Driver {
 
   virtual Result<MemoryHandle> Create(Bytes size) = 0;
   virtual Status Release(MemoryHandle handle) = 0;
-  // A descriptor of a handle that this process created; INVALID_ARGUMENT for an imported one.
+  // A descriptor (close-on-exec) of a handle that this process created; INVALID_ARGUMENT for an
+  // imported one. RESOURCE_EXHAUSTED FILE_DESCRIPTORS_EXHAUSTED.
   virtual Result<UniqueFd> Export(MemoryHandle handle) = 0;
   // Borrows `fd`. `size` is the size the exporter gave at Create.
   virtual Result<MemoryHandle> Import(int fd, Bytes size) = 0;
@@ -83,15 +84,16 @@ class Driver {
   virtual Status Unmap(DeviceAddress address, Bytes size) = 0;
 
   // Makes host memory a fast and asynchronous end of copies. A copy must not cross the border of
-  // two registrations. Address and size: multiples of the system's page size.
+  // two registrations. Address and size: multiples of the system's page size. RESOURCE_EXHAUSTED
+  // HOST_MEMORY_NOT_PINNED if the system refuses.
   virtual Status RegisterHost(void* address, Bytes size) = 0;
   virtual Status UnregisterHost(void* address) = 0;
 
   virtual Result<StreamId> CreateStream() = 0;
   virtual Status DestroyStream(StreamId stream) = 0;
   // Copies and Clear are queued and may still run on return: all memory involved must stay mapped
-  // until a later event of the stream has been waited for. An error of the work itself is reported
-  // by WaitEvent.
+  // until a later event of the stream has been waited for. A range that is not mapped with the
+  // access needed is refused at once; an error of the work itself is reported by WaitEvent.
   virtual Status CopyToHost(StreamId stream, void* to, DeviceAddress from, Bytes size) = 0;
   virtual Status CopyToDevice(StreamId stream, DeviceAddress to, const void* from, Bytes size) = 0;
   virtual Status Clear(StreamId stream, DeviceAddress address, Bytes size) = 0;

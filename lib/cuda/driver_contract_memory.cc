@@ -205,7 +205,7 @@ TEST_P(DriverContractTest, OnlyWholeHandlesAreMapped) {
   const MemoryHandle handle = Create(unit() * 2);
   EXPECT_THAT(driver().Map(address, unit(), handle), HasReason("DRIVER_NOT_SUPPORTED"));
   EXPECT_THAT(driver().Map(address, unit(), handle), HasCode(Code::kUnimplemented));
-  EXPECT_THAT(driver().Map(address, unit() * 3, handle), HasReason(kInvalid));
+  EXPECT_THAT(driver().Map(address, unit() * 3, handle), HasReason("DRIVER_NOT_SUPPORTED"));
   EXPECT_THAT(driver().Map(address, Bytes(0), handle), HasReason(kInvalid));
   EXPECT_THAT(driver().Map(address, unit() + Bytes(4096), handle), HasReason(kInvalid));
   EXPECT_THAT(driver().Map(address + Bytes(4096), unit() * 2, handle), HasReason(kInvalid));
@@ -263,6 +263,19 @@ TEST_P(DriverContractTest, AccessNeedsAMapping) {
   EXPECT_THAT(set(unit(), unit()), HasReason(kInvalid));
 }
 
+TEST_P(DriverContractTest, AccessIsThatOfWholeMappings) {
+  const DeviceAddress address = Reserve(unit() * 4);
+  const auto set = [&](Bytes offset, Bytes size) {
+    return driver().SetAccess(address + offset, size, Access::kReadWrite);
+  };
+  EXPECT_THAT(driver().Map(address, unit() * 2, Create(unit() * 2)), IsOk());
+  EXPECT_THAT(driver().Map(address + unit() * 2, unit() * 2, Create(unit() * 2)), IsOk());
+  EXPECT_THAT(set(Bytes(0), unit()), HasReason(kInvalid));
+  EXPECT_THAT(set(unit(), unit()), HasReason(kInvalid));
+  EXPECT_THAT(set(Bytes(0), unit() * 3), HasReason(kInvalid));
+  EXPECT_THAT(set(Bytes(0), unit() * 4), IsOk());
+}
+
 TEST_P(DriverContractTest, AccessAndUnmapSpanNeighbours) {
   const DeviceAddress address = Reserve(unit() * 6);
   EXPECT_THAT(driver().Map(address, unit(), Create(unit())), IsOk());
@@ -287,6 +300,8 @@ TEST_P(DriverContractTest, OnlyWholeMappingsAreUnmapped) {
   EXPECT_THAT(driver().Unmap(address + unit(), unit()), HasReason(kInvalid));
   EXPECT_THAT(driver().Unmap(address, unit() * 3), HasReason(kInvalid));
   EXPECT_THAT(driver().Unmap(address + unit(), unit() * 3), HasReason(kInvalid));
+  EXPECT_THAT(driver().Unmap(address, unit() * 6), HasReason(kInvalid));
+  EXPECT_THAT(driver().Unmap(address + unit() * 4, unit() * 2), HasReason(kInvalid));
   EXPECT_THAT(driver().Unmap(address, Bytes(0)), HasReason(kInvalid));
   EXPECT_EQ(ByteOf(address, unit() * 4), 8) << "what fails changes nothing";
   EXPECT_THAT(driver().Unmap(address, unit() * 4), IsOk());

@@ -281,11 +281,9 @@ Status HostDriver::Map(DeviceAddress address, Bytes size, MemoryHandle handle) {
   MutexLock lock(mutex_);
   const auto it = handles_.find(handle.value());
   if (it == handles_.end()) return BadRange("map", address, size, "no such handle");
-  if (size > it->second.size) {
-    return BadRange("map", address, size, "more than the handle has");
-  }
-  if (size < it->second.size) {
-    return DriverNotSupported("map: only a whole handle can be mapped");
+  if (size != it->second.size) {
+    return DriverNotSupported("map: the handle has " + std::to_string(it->second.size.value()) +
+                              " bytes, the range " + std::to_string(size.value()));
   }
   if (!Reserved(begin, end)) return BadRange("map", address, size, "not reserved");
   if (Overlaps(mappings_, begin, end)) {
