@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
+#include <system_error>
 #include <thread>
 
 namespace torpor {
 namespace {
 
 constexpr int64_t kPage = 4096;
+constexpr Bytes kHugePage = MiB(2);
 
 // Touches every page, from several threads: one alone needs seconds for what a sleep does in
 // milliseconds.
@@ -19,10 +22,14 @@ void Touch(std::byte* data, Bytes size) {
   const Bytes part = RoundUp(Bytes(size.value() / threads), MiB(2));
   std::vector<std::thread> running;
   for (Bytes from{}; from < size; from += part) {
-    const Bytes to = std::min(size, from + part);
-    running.emplace_back([=] {
+    const auto touch = [data, from, to = std::min(size, from + part)] {
       for (int64_t i = from.value(); i < to.value(); i += kPage) data[i] = std::byte{0};
-    });
+    };
+    try {
+      running.emplace_back(touch);
+    } catch (const std::system_error&) {  // no more threads
+      touch();
+    }
   }
   for (std::thread& thread : running) thread.join();
 }
@@ -36,7 +43,7 @@ HostPool::~HostPool() {
   MutexLock lock(mutex_);
   for (const auto& [data, slab] : slabs_) {
     (void)driver_.UnregisterHost(data);
-    ::munmap(data, slab.size.size());
+    ::munmap(slab.map, MapSize(slab.size).size());
   }
 }
 
@@ -66,7 +73,11 @@ Result<std::vector<HostPool::Block>> HostPool::Allocate(Bytes size, Bytes unit) 
       }
       missing = std::min(budget_ - pinned_, kSlab);
     }
-    TORPOR_RETURN_IF_ERROR(Grow(missing));
+    if (Status grown = Grow(missing); !grown.ok()) {
+      MutexLock lock(mutex_);
+      if (TakeFromSlabs(size, kUnit, blocks)) return blocks;
+      return grown;
+    }
   }
 }
 
@@ -91,25 +102,35 @@ bool HostPool::TakeFromSlabs(Bytes size, Bytes unit, std::vector<Block>& blocks)
   return false;
 }
 
+Bytes HostPool::MapSize(Bytes slab) { return slab + kHugePage; }
+
+// The slab begins at the first huge page after the beginning of its mapping: the gap before it,
+// without access, is what keeps it from continuing another slab.
 Status HostPool::Grow(Bytes size) {
-  void* const map = ::mmap(nullptr, size.size(), PROT_READ | PROT_WRITE,
+  const size_t map_size = MapSize(size).size();
+  void* const map = ::mmap(nullptr, map_size, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (map == MAP_FAILED) {
+  const auto address = reinterpret_cast<uintptr_t>(map);
+  auto* const data = reinterpret_cast<std::byte*>((address / kHugePage.size() + 1) *
+                                                  kHugePage.size());
+  if (map == MAP_FAILED || ::mprotect(data, size.size(), PROT_READ | PROT_WRITE) != 0) {
+    const int error = errno;
+    if (map != MAP_FAILED) ::munmap(map, map_size);
     return ResourceExhausted("HOST_MEMORY_EXHAUSTED", "the system gives no more host memory")
         .With("requested_bytes", size.value())
-        .With("errno", errno);
+        .With("errno", error);
   }
-  ::madvise(map, size.size(), MADV_HUGEPAGE);
-  auto* const data = static_cast<std::byte*>(map);
+  ::madvise(data, size.size(), MADV_HUGEPAGE);
   Touch(data, size);
   if (Status status = driver_.RegisterHost(data, size); !status.ok()) {
-    ::munmap(map, size.size());
+    ::munmap(map, map_size);
     return status;
   }
   MutexLock lock(mutex_);
   Slab& slab = slabs_[data];
   slab.data = data;
   slab.size = size;
+  slab.map = map;
   slab.free.Put(Bytes(0), size);
   pinned_ += size;
   return Status::Ok();

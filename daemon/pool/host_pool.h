@@ -14,9 +14,10 @@
 namespace torpor {
 
 // Pinned host memory with a fixed budget, shared by all workers of the daemon: slabs, each mapped,
-// touched and registered by itself when it is first needed, and kept until the end. A block never
-// crosses a slab, since a copy must not cross two registrations. Thread-safe; `driver` must outlive
-// the pool, and the pool every block.
+// touched and registered by itself when it is first needed, and kept until the end. A copy must not
+// cross two registrations: a block never crosses a slab, and slabs never touch, so that blocks which
+// continue each other are of one slab. Thread-safe; `driver` must outlive the pool, and the pool
+// every block.
 class HostPool {
  public:
   static constexpr Bytes kUnit = KiB(64);  // sizes of blocks are rounded up to it
@@ -38,11 +39,11 @@ class HostPool {
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
 
-  // Blocks of `size` bytes in all, as few as possible; all or none. Every block but the last is a
-  // multiple of `unit` (a multiple of kUnit and a divisor of kSlab), unless only smaller remains
-  // are left. May block to pin a new slab.
-  // RESOURCE_EXHAUSTED HOST_POOL_EXHAUSTED, HOST_MEMORY_EXHAUSTED (the system gives no more), or
-  // what RegisterHost says.
+  // Blocks of `size` bytes in all; all or none. Every block but the last is a multiple of `unit` (a
+  // multiple of kUnit and a divisor of kSlab), unless only smaller remains are left. May block to
+  // pin new slabs, which stay even if it then fails.
+  //   RESOURCE_EXHAUSTED HOST_POOL_EXHAUSTED, HOST_MEMORY_EXHAUSTED (the system gives no more), or
+  //   what RegisterHost says
   Result<std::vector<Block>> Allocate(Bytes size, Bytes unit) EXCLUDES(mutex_, growth_mutex_);
   void Free(const std::vector<Block>& blocks) EXCLUDES(mutex_);
 
@@ -52,6 +53,7 @@ class HostPool {
   struct Slab {
     std::byte* data = nullptr;
     Bytes size{};
+    void* map = nullptr;  // what was mapped for it, MapSize(size) bytes
     RangeSet free;
   };
 
@@ -59,6 +61,8 @@ class HostPool {
   bool TakeFromSlabs(Bytes size, Bytes unit, std::vector<Block>& blocks) REQUIRES(mutex_);
   void FreeLocked(const std::vector<Block>& blocks) REQUIRES(mutex_);
   Status Grow(Bytes size) REQUIRES(growth_mutex_) EXCLUDES(mutex_);
+
+  static Bytes MapSize(Bytes slab);
 
   Driver& driver_;
   const Bytes budget_;
