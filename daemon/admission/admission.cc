@@ -37,15 +37,10 @@ Draw Draw::Split(Bytes size) {
   part.promised_ = std::min(part.size_, promised_);
   part.reservation_ = reservation_;
   part.created_ = created_;
+  part.surrendered_ = surrendered_;
   size_ -= part.size_;
   promised_ -= part.promised_;
   return part;
-}
-
-void Draw::MarkCreated() {
-  if (admission_ == nullptr || created_) return;
-  created_ = true;
-  admission_->DrawCreated(size_);
 }
 
 void Draw::Return() {
@@ -64,14 +59,16 @@ Bytes Admission::Reservation::LeftHost(TimePoint now) const {
 }
 
 Bytes Admission::PromisedDevice() const {
+  const TimePoint now = clock_.Now();
   Bytes sum{};
-  for (const auto& [id, reservation] : reservations_) sum += reservation.LeftDevice(clock_.Now());
+  for (const auto& [id, reservation] : reservations_) sum += reservation.LeftDevice(now);
   return sum;
 }
 
 Bytes Admission::PromisedHost() const {
+  const TimePoint now = clock_.Now();
   Bytes sum{};
-  for (const auto& [id, reservation] : reservations_) sum += reservation.LeftHost(clock_.Now());
+  for (const auto& [id, reservation] : reservations_) sum += reservation.LeftHost(now);
   return sum;
 }
 
@@ -89,17 +86,19 @@ void Admission::ForgetOld() {
   }
 }
 
-BudgetStats Admission::Arithmetic(const DeviceMemory::Measurement& measurement,
-                                  Bytes created_before) const {
+BudgetStats Admission::Arithmetic(const DeviceMemory::Measurement& measurement) const {
   BudgetStats budget;
   budget.total = measurement.total;
   budget.free = measurement.free;
-  budget.resident = measurement.resident;
+  budget.resident = measurement.resident();
   budget.context = measurement.context;
   budget.other = measurement.other();
   budget.promised = PromisedDevice();
   budget.safety_reserve = options_.safety_reserve;
-  budget.pending = granted_total_ - created_before;
+  // What was created since the measurement is still pending for it. What it found released, while
+  // the draw is yet to be returned, may be promised in a moment.
+  budget.pending = granted_ - unused_ - measurement.created +
+                   std::max(Bytes(0), measurement.released - returned_);
   const Bytes left = budget.free - budget.promised - budget.safety_reserve - budget.pending;
   budget.available = std::max(Bytes(0), left);
   // The safety reserve is ours to give up first: only promises beyond free memory are broken ones.
@@ -137,25 +136,20 @@ Status Admission::Refusal(Bytes size, const BudgetStats& budget) const {
 
 Status Admission::Admit(Bytes size, const std::function<void(const BudgetStats&)>& grant) {
   for (int attempt = 1;; ++attempt) {
-    Bytes created_before{};
-    {
-      MutexLock lock(mutex_);
-      created_before = created_total_;
-    }
     TORPOR_ASSIGN_OR_RETURN(const auto measurement, measure_());
     MutexLock lock(mutex_);
-    const BudgetStats budget = Arithmetic(measurement, created_before);
-    if (size <= budget.available && budget.overcommitted == Bytes(0)) {
+    const BudgetStats budget = Arithmetic(measurement);
+    if (size <= budget.available) {
       grant(budget);
       return Status::Ok();
     }
-    // What was created during the measurement may have been counted twice.
-    if (created_total_ != created_before && attempt < kMeasurements) continue;
+    // Returned to its promise, but not yet free for the measurement: counted twice.
+    if (returned_ != measurement.released && attempt < kMeasurements) continue;
     return Refusal(size, budget);
   }
 }
 
-Result<Admission::Reservation*> Admission::FindLive(const std::string& id) const {
+Result<Admission::Reservation*> Admission::FindLive(const std::string& id) {
   const auto it = reservations_.find(id);
   if (it == reservations_.end()) {
     return NotFound("UNKNOWN_RESERVATION", "there is no reservation \"" + id + "\"")
@@ -171,7 +165,7 @@ Result<Admission::Reservation*> Admission::FindLive(const std::string& id) const
   return &it->second;
 }
 
-Status Admission::Check(const std::string& id) const {
+Status Admission::Check(const std::string& id) {
   MutexLock lock(mutex_);
   return FindLive(id).status();
 }
@@ -186,7 +180,7 @@ Result<Draw> Admission::DrawDevice(Bytes size, const std::string& id) {
           .With("requested_bytes", size.value());
     }
     TORPOR_RETURN_IF_ERROR(Admit(size, [&](const BudgetStats&) NO_THREAD_SAFETY_ANALYSIS {
-      granted_total_ += size;
+      granted_ += size;
     }));
     draw.admission_ = this;
     return draw;
@@ -207,7 +201,7 @@ Result<Draw> Admission::DrawDevice(Bytes size, const std::string& id) {
         .With("reserved_bytes", reservation->stats.device.value());
   }
   reservation->stats.drawn_device += size;
-  granted_total_ += size;
+  granted_ += size;
   draw.admission_ = this;
   draw.promised_ = size;
   draw.reservation_ = id;
@@ -245,17 +239,12 @@ Result<Draw> Admission::DrawHost(Bytes size, const std::string& id) {
   return draw;
 }
 
-void Admission::DrawCreated(Bytes size) {
-  MutexLock lock(mutex_);
-  created_total_ += size;
-}
-
 void Admission::ReturnDraw(Draw& draw) {
   MutexLock lock(mutex_);
   if (draw.host_) {
     used_host_ -= draw.size_;
-  } else if (!draw.created_) {
-    created_total_ += draw.size_;
+  } else {
+    (draw.created_ ? returned_ : unused_) += draw.size_;
   }
   const auto it = reservations_.find(draw.reservation_);
   if (it == reservations_.end()) return;
@@ -335,14 +324,9 @@ Result<Admission::Released> Admission::Release(const std::string& id) {
 }
 
 Result<BudgetStats> Admission::Budget() {
-  Bytes created_before{};
-  {
-    MutexLock lock(mutex_);
-    created_before = created_total_;
-  }
   TORPOR_ASSIGN_OR_RETURN(const auto measurement, measure_());
   MutexLock lock(mutex_);
-  return Arithmetic(measurement, created_before);
+  return Arithmetic(measurement);
 }
 
 std::vector<ReservationStats> Admission::Reservations() const {

@@ -28,8 +28,8 @@ class Draw {
   Bytes size() const { return size_; }
   // A draw of its own for `size` of these bytes.
   Draw Split(Bytes size);
-  // The device memory exists now: from here on the measurement of the device counts it.
-  void MarkCreated();
+  // The DeviceMemory created the bytes; its measurements count them from there on.
+  void MarkCreated() { created_ = true; }
   // The promise of the reservation goes with the bytes: they return to the free budget, not to it.
   void Surrender() { surrendered_ = true; }
   void Return();
@@ -71,7 +71,8 @@ struct BudgetStats {
   Bytes other{};
   Bytes promised{};
   Bytes safety_reserve{};
-  Bytes pending{};  // granted and not yet created
+  // Granted and not yet created, or released and not yet given back.
+  Bytes pending{};
   Bytes available{};
   Bytes overcommitted{};
 };
@@ -86,6 +87,10 @@ struct ReserveResult {
 // bytes are kept from everyone who does not present it, until they are drawn, it expires or is
 // released. Memory of a freed extent returns to the promise it came from; memory of a sleeping one
 // goes to the free budget.
+//
+// Whoever creates device memory holds a draw for it from before the creation until after the
+// release. So a measurement, which is older than the books by the time it is used, can be set right
+// by its own sums of what was created and released: nothing is granted twice.
 //
 // Thread-safe. The measurement runs without any lock of this class.
 class Admission {
@@ -120,7 +125,7 @@ class Admission {
   };
   Result<Released> Release(const std::string& id) EXCLUDES(mutex_);
   // OK while `id` can be drawn on.
-  Status Check(const std::string& id) const EXCLUDES(mutex_);
+  Status Check(const std::string& id) EXCLUDES(mutex_);
 
   Result<BudgetStats> Budget() EXCLUDES(mutex_);
   std::vector<ReservationStats> Reservations() const EXCLUDES(mutex_);
@@ -137,15 +142,14 @@ class Admission {
   };
 
   void ReturnDraw(Draw& draw) EXCLUDES(mutex_);
-  void DrawCreated(Bytes size) EXCLUDES(mutex_);
-  // A measurement with the sums that go with it. `created_before` is created_total_ from before it.
-  BudgetStats Arithmetic(const DeviceMemory::Measurement& measurement, Bytes created_before) const
-      REQUIRES(mutex_);
-  // Measures until a grant of `size` fits or is refused on numbers that nothing disturbed; then
-  // `grant` runs under the lock.
+  // Never more than there is, whatever was created, released, drawn or returned since the
+  // measurement.
+  BudgetStats Arithmetic(const DeviceMemory::Measurement& measurement) const REQUIRES(mutex_);
+  // Runs `grant` under the lock if `size` fits. A refusal rests on a measurement after which nothing
+  // was returned, or on the last of a few.
   Status Admit(Bytes size, const std::function<void(const BudgetStats&)>& grant) EXCLUDES(mutex_);
   Status Refusal(Bytes size, const BudgetStats& budget) const REQUIRES(mutex_);
-  Result<Reservation*> FindLive(const std::string& id) const REQUIRES(mutex_);
+  Result<Reservation*> FindLive(const std::string& id) REQUIRES(mutex_);
   Bytes PromisedDevice() const REQUIRES(mutex_);
   Bytes PromisedHost() const REQUIRES(mutex_);
   void ForgetOld() REQUIRES(mutex_);
@@ -154,11 +158,13 @@ class Admission {
   const Measure measure_;
   const Clock& clock_;
   mutable Mutex mutex_;
-  mutable std::map<std::string, Reservation> reservations_ GUARDED_BY(mutex_);
+  std::map<std::string, Reservation> reservations_ GUARDED_BY(mutex_);
   uint64_t next_reservation_ GUARDED_BY(mutex_) = 1;
-  // Running sums, so that a measurement can be matched with the grants around it.
-  Bytes granted_total_ GUARDED_BY(mutex_){};
-  Bytes created_total_ GUARDED_BY(mutex_){};  // also of grants given back without creation
+  // Running sums of device draws, which match the measurement's sums of what was created and
+  // released.
+  Bytes granted_ GUARDED_BY(mutex_){};
+  Bytes unused_ GUARDED_BY(mutex_){};    // given back without creation
+  Bytes returned_ GUARDED_BY(mutex_){};  // given back after it
   Bytes used_host_ GUARDED_BY(mutex_){};
 };
 

@@ -6,7 +6,7 @@
 namespace torpor {
 
 Bytes DeviceMemory::Measurement::other() const {
-  return std::max(Bytes(0), total - free - resident - context);
+  return std::max(Bytes(0), total - free - resident() - context);
 }
 
 Result<std::shared_ptr<PhysicalAllocation>> DeviceMemory::Create(Bytes size) {
@@ -14,7 +14,7 @@ Result<std::shared_ptr<PhysicalAllocation>> DeviceMemory::Create(Bytes size) {
   auto allocation = PhysicalAllocation::Create(driver_, size);
   if (allocation.ok()) {
     MutexLock lock(count_mutex_);
-    resident_ += size;
+    created_ += size;
   }
   return allocation;
 }
@@ -24,7 +24,7 @@ void DeviceMemory::Release(std::shared_ptr<PhysicalAllocation> allocation) {
   const Bytes size = allocation->size();
   allocation.reset();
   MutexLock lock(count_mutex_);
-  resident_ -= size;
+  released_ += size;
 }
 
 Result<DeviceMemory::Measurement> DeviceMemory::Measure() {
@@ -35,7 +35,8 @@ Result<DeviceMemory::Measurement> DeviceMemory::Measure() {
   measurement.free = info.free;
   measurement.context = std::max(Bytes(0), driver_.device().context);
   MutexLock lock(count_mutex_);
-  measurement.resident = resident_;
+  measurement.created = created_;
+  measurement.released = released_;
   return measurement;
 }
 

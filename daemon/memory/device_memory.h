@@ -12,15 +12,18 @@
 namespace torpor {
 
 // Creates and releases the daemon's physical memory and counts it, so that a measurement of the
-// device's free memory and the count always belong together. Thread-safe; `driver` must outlive it.
+// device's free memory and the counts always belong together. Thread-safe; `driver` must outlive
+// it.
 class DeviceMemory {
  public:
   struct Measurement {
     Bytes total{};
     Bytes free{};
-    Bytes resident{};  // created by this daemon and not released
+    Bytes created{};   // by this daemon, so far
+    Bytes released{};  // of that
     Bytes context{};   // the daemon's own context; 0 if unknown
-    // total - free - resident - context; not below 0.
+    Bytes resident() const { return created - released; }
+    // Total less free, resident and context; not below 0.
     Bytes other() const;
   };
 
@@ -40,7 +43,8 @@ class DeviceMemory {
   Driver& driver_;
   SharedMutex gate_;  // shared: one driver call and its count; exclusive: a measurement
   Mutex count_mutex_;
-  Bytes resident_ GUARDED_BY(count_mutex_){};
+  Bytes created_ GUARDED_BY(count_mutex_){};
+  Bytes released_ GUARDED_BY(count_mutex_){};
 };
 
 }  // namespace torpor

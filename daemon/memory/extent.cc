@@ -1,18 +1,20 @@
 #include "daemon/memory/extent.h"
 
+#include <cassert>
 #include <utility>
 
 namespace torpor {
 
 Result<std::shared_ptr<Extent>> Extent::Create(DeviceMemory& memory, ExtentId id, Bytes offset,
                                                Bytes size, Draw draw) {
+  assert(draw.size() == size);
   TORPOR_ASSIGN_OR_RETURN(auto allocation, memory.Create(size));
+  draw.MarkCreated();
   Result<UniqueFd> fd = allocation->Export();
   if (!fd.ok()) {
     memory.Release(std::move(allocation));
     return fd.status();
   }
-  draw.MarkCreated();
   return std::shared_ptr<Extent>(new Extent(memory, id, offset, size, std::move(allocation),
                                             *std::move(fd), std::move(draw)));
 }

@@ -22,7 +22,8 @@ constexpr Bytes kMaxExtent = MiB(128);
 // when the workers that map it have let go, too. Thread-safe; `memory` must outlive it.
 class Extent {
  public:
-  // `draw` covers `size`; it is returned when the extent ends.
+  // `draw` is of `size`, neither more nor less, which is what admission counts by. It is returned
+  // when the extent has ended.
   static Result<std::shared_ptr<Extent>> Create(DeviceMemory& memory, ExtentId id, Bytes offset,
                                                 Bytes size, Draw draw);
   ~Extent();
