@@ -1,8 +1,6 @@
 #ifndef TORPOR_CLIENT_CONNECTION_H_
 #define TORPOR_CLIENT_CONNECTION_H_
 
-#include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -10,10 +8,10 @@
 #include <vector>
 
 #include "lib/base/clock.h"
-#include "lib/base/mutex.h"
 #include "lib/base/status.h"
 #include "lib/base/unique_fd.h"
 #include "lib/net/frame.h"
+#include "lib/wire/channel.h"
 #include "lib/wire/messages.h"
 
 namespace torpor::client {
@@ -25,19 +23,16 @@ struct WithFds {
   std::vector<UniqueFd> fds;
 };
 
-// A worker's end of the worker socket, after Hello. A thread of its own, the socket thread, reads:
-// answers go to the callers that wait for them, requests to the handler.
+// A worker's channel to the daemon, after Hello, with the socket thread that reads it. A forked
+// child closes its copy of the socket at once.
 //
-// Thread-safe. The connection ends by itself at the end of the stream, at a frame that cannot be
-// trusted, and when the daemon does not drain its end for ten seconds; from then on everything is
-// UNAVAILABLE DAEMON_GONE.
+// Thread-safe. Once the channel has ended, or when the daemon does not drain its end for ten
+// seconds, everything is UNAVAILABLE DAEMON_GONE.
 class Connection {
  public:
   // Called by the socket thread: must not block.
-  class Handler {
+  class Handler : public wire::Channel::Handler {
    public:
-    virtual ~Handler() = default;
-    virtual void OnRequest(net::Frame request) = 0;
     // Once, and nothing after it.
     virtual void OnClosed() = 0;
   };
@@ -63,7 +58,7 @@ class Connection {
     Result<Reply> reply = wire::Decode<Reply>(answer.payload);
     if (!reply.ok()) {
       End(reply.status());
-      return Gone();
+      return channel_.Gone();
     }
     return WithFds<Reply>{*std::move(reply), std::move(answer.fds)};
   }
@@ -77,37 +72,20 @@ class Connection {
   // Answers a request of the daemon. A failure ends the connection.
   template <typename Reply>
   void Answer(const net::Frame& request, const Reply& reply) {
-    AnswerRaw(request, wire::Encode(reply));
+    const Status sent = channel_.Answer(request.type, request.id, reply);
+    if (!sent.ok()) End(sent);
   }
 
   // Ends the connection because of `cause`.
-  void End(const Status& cause);
-  // UNAVAILABLE DAEMON_GONE with the cause once the connection has ended; otherwise OK.
-  Status Gone() const;
+  void End(const Status& cause) { channel_.End(cause); }
 
  private:
-  struct Waiting {
-    uint16_t answer_type = 0;
-    bool answered = false;
-    net::Frame answer;
-  };
-
   Result<net::Frame> AskRaw(wire::Type type, const std::string& payload,
                             std::optional<TimePoint> deadline);
-  void AnswerRaw(const net::Frame& request, const std::string& payload);
-  void Read(Handler& handler);
-  Status TakeAnswer(net::Frame answer);
 
-  const UniqueFd socket_;
+  const int socket_;  // channel_'s
+  wire::Channel channel_;
   std::thread reader_;
-
-  Mutex send_mutex_;  // one sender at a time; nothing else is locked under it
-
-  mutable Mutex mutex_;
-  CondVar answered_;
-  std::map<uint64_t, Waiting*> waiting_ GUARDED_BY(mutex_);  // by frame id
-  uint64_t last_id_ GUARDED_BY(mutex_) = 0;
-  Status gone_ GUARDED_BY(mutex_);  // not OK: ended
 };
 
 }  // namespace torpor::client

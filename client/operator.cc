@@ -107,9 +107,9 @@ Status Operator::QuiesceStep(const wire::QuiesceRequest& request, net::Frame&) {
   const OperationId operation = request.operation;
   TORPOR_RETURN_IF_ERROR(guard_.Quiet(operation, [&] { return Cancelled(operation); }));
   Status status = hook_.EnsurePaused();
-  if (status.ok()) status = driver_.Synchronize();
+  if (status.ok()) status = Synchronize();
   if (status.ok()) {
-    under_way_.insert(operation);
+    quiet_.insert(operation);
     return status;
   }
   guard_.Release(operation);
@@ -117,12 +117,27 @@ Status Operator::QuiesceStep(const wire::QuiesceRequest& request, net::Frame&) {
   return status;
 }
 
+Status Operator::Synchronize() {
+  const bool freed = unsynchronized_free_.exchange(false);
+  Status status = driver_.Synchronize();
+  if (!status.ok() && freed) unsynchronized_free_ = true;
+  return status;
+}
+
 Status Operator::UnmapStep(const wire::UnmapRequest& request, net::Frame&) {
   const std::shared_ptr<Arena> arena = arenas_.Find(request.tag);
   if (arena == nullptr) return Status::Ok();
-  under_way_.insert(request.operation);
-  std::set<ExtentId>& to_unmap = to_unmap_[request.tag];
-  for (const wire::Extent& extent : request.extents) to_unmap.insert(extent.id);
+  if (quiet_.count(request.operation) > 0) {
+    std::set<ExtentId>& to_unmap = to_unmap_[request.tag];
+    for (const wire::Extent& extent : request.extents) to_unmap.insert(extent.id);
+  } else if (unsynchronized_free_) {
+    // Without a Quiesce it is memory that nobody has seen yet, or that was freed.
+    const OperationId operation = request.operation;
+    TORPOR_RETURN_IF_ERROR(guard_.Quiet(operation, [&] { return Cancelled(operation); }));
+    const Status synchronized = Synchronize();
+    guard_.Release(operation);
+    TORPOR_RETURN_IF_ERROR(synchronized);
+  }
   return arena->Unmap(request.extents);
 }
 
@@ -132,9 +147,17 @@ Status Operator::MapStep(const wire::MapRequest& request, net::Frame& frame) {
 }
 
 Status Operator::ResumeStep(const wire::ResumeRequest& request) {
-  under_way_.erase(request.operation);
-  if (under_way_.empty()) to_unmap_.clear();
-  guard_.Resume(request.operation, request.asleep);
+  guard_.SetAsleep(request.asleep);
+  // A roll back is an operation of its own: its Resume also ends the one that was cancelled.
+  for (auto operation = quiet_.begin(); operation != quiet_.end();) {
+    if (*operation == request.operation || Cancelled(*operation)) {
+      guard_.Release(*operation);
+      operation = quiet_.erase(operation);
+    } else {
+      ++operation;
+    }
+  }
+  if (quiet_.empty()) to_unmap_.clear();
   if (guard_.Running()) hook_.EnsureRunning();
   return Status::Ok();
 }
@@ -150,7 +173,7 @@ void Operator::AbandonOperations() {
     }
   }
   to_unmap_.clear();
-  under_way_.clear();
+  quiet_.clear();
   guard_.Abandon(asleep);
   if (guard_.Running()) hook_.EnsureRunning();
 }

@@ -24,8 +24,9 @@ namespace torpor::client {
 // operation. The socket thread only queues for it and marks what was cancelled.
 //
 // A Quiesce that fails leaves the worker running; one that succeeds keeps it quiet until the
-// operation's Resume. When the connection ends, an operation that was under way ends as well: work
-// goes on, except where it needs a tag that the operation has unmapped.
+// operation's Resume or, if it was cancelled, any Resume. When the connection ends, an operation
+// that was under way ends as well: work goes on, except where it needs a tag that the operation has
+// unmapped.
 class Operator : public Connection::Handler {
  public:
   // All must outlive the operator.
@@ -40,6 +41,10 @@ class Operator : public Connection::Handler {
   void Stop();
 
   bool OnOperatorThread() const { return std::this_thread::get_id() == thread_id_; }
+
+  // A segment was freed, and nobody has synchronized the device since: an operation of the daemon
+  // will unmap it.
+  void NoteUnsynchronizedFree() { unsynchronized_free_ = true; }
 
   void OnRequest(net::Frame request) override;
   void OnClosed() override;
@@ -56,6 +61,7 @@ class Operator : public Connection::Handler {
   Status UnmapStep(const wire::UnmapRequest& request, net::Frame& frame);
   Status MapStep(const wire::MapRequest& request, net::Frame& frame);
   Status ResumeStep(const wire::ResumeRequest& request);
+  Status Synchronize();
   void AbandonOperations();
   void DropQueue();
 
@@ -72,9 +78,12 @@ class Operator : public Connection::Handler {
 
   std::atomic<std::thread::id> thread_id_{};
 
-  // Of the operator thread alone: what the operations under way were told to unmap, by tag.
+  std::atomic<bool> unsynchronized_free_{false};
+
+  // Of the operator thread alone: the operations that keep this worker quiet, and what it was told
+  // to unmap meanwhile, by tag.
+  std::set<OperationId> quiet_;
   std::map<std::string, std::set<ExtentId>> to_unmap_;
-  std::set<OperationId> under_way_;
 
   mutable Mutex mutex_;  // may be taken under the work guard's own mutex, never the other way
   CondVar queued_;

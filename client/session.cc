@@ -110,7 +110,7 @@ class Session::Impl {
     std::string tag;
     Bytes size{};
   };
-  // Extents that are free for the daemon but, because the driver refused, still mapped here.
+  // Extents of a freed segment that are still mapped here.
   struct Leftover {
     SegmentId segment;
     std::string tag;
@@ -121,8 +121,8 @@ class Session::Impl {
   Result<DeviceAddress> MapSegment(const std::string& tag, WithFds<wire::AllocateReply>& reply);
   void Forget(const std::string& tag, const wire::AllocateReply& reply);
   Status FreeSegment(DeviceAddress address, const Segment& segment);
-  Status LetGo(Leftover leftover);
-  void RetryLeftovers();
+  void Keep(Leftover leftover);
+  Status Reclaim();
   Status TellQuiesce(wire::Quiesce quiesce);
 
   const wire::HelloReply hello_;
@@ -185,7 +185,15 @@ Result<DeviceAddress> Session::Impl::MapSegment(const std::string& tag,
 
 // Unmaps a segment that nobody has seen.
 void Session::Impl::Forget(const std::string& tag, const wire::AllocateReply& reply) {
-  if (!reply.extents.empty()) (void)LetGo(Leftover{reply.segment, tag, reply.extents, false});
+  const std::shared_ptr<Arena> arena = arenas_.Find(tag);
+  if (arena == nullptr || arena->Unmap(reply.extents).ok()) return;
+  Keep(Leftover{reply.segment, tag, reply.extents, false});
+}
+
+void Session::Impl::Keep(Leftover leftover) {
+  MutexLock lock(mutex_);
+  leftovers_.push_back(std::move(leftover));
+  has_leftovers_ = true;
 }
 
 Status Session::Impl::Free(DeviceAddress address) {
@@ -200,7 +208,6 @@ Status Session::Impl::Free(DeviceAddress address) {
   if (guard_.Defer([this, address, segment] { (void)FreeSegment(address, segment); })) {
     return Status::Ok();
   }
-  RetryLeftovers();
   return FreeSegment(address, segment);
 }
 
@@ -214,39 +221,46 @@ Status Session::Impl::FreeSegment(DeviceAddress address, const Segment& segment)
     return reply.status();
   }
   TORPOR_RETURN_IF_ERROR(reply->status);
-  if (reply->unmap.empty()) return Status::Ok();
-  return LetGo(Leftover{segment.id, segment.tag, reply->unmap});
+  if (reply->unmap.empty()) {
+    operator_.NoteUnsynchronizedFree();
+    return Status::Ok();
+  }
+  Keep(Leftover{segment.id, segment.tag, reply->unmap});
+  return Reclaim();
 }
 
-Status Session::Impl::LetGo(Leftover leftover) {
-  Status status = leftover.tell_daemon ? driver_->Synchronize() : Status::Ok();
-  if (status.ok()) {
-    const std::shared_ptr<Arena> arena = arenas_.Find(leftover.tag);
-    if (arena != nullptr) status = arena->Unmap(leftover.extents);
-  }
-  if (!status.ok()) {
-    MutexLock lock(mutex_);
-    leftovers_.push_back(std::move(leftover));
-    has_leftovers_ = true;
-    // While a thread captures a graph, waiting is all that is wrong.
-    return status.reason() == "STREAM_CAPTURE_ACTIVE" ? Status::Ok() : status;
-  }
-  if (!leftover.tell_daemon) return Status::Ok();
-  TORPOR_ASSIGN_OR_RETURN(
-      const wire::StatusReply reply,
-      connection_.Ask<wire::StatusReply>(wire::Type::kFreed, wire::Freed{leftover.segment}));
-  return reply.status;
-}
-
-void Session::Impl::RetryLeftovers() {
-  if (!has_leftovers_) return;
+// Unmaps what is left over, once no thread is inside the work guard: a synchronize would break the
+// graph capture that it may be doing. The last one to leave the guard tries again.
+Status Session::Impl::Reclaim() {
+  if (!has_leftovers_ || !guard_.TryExclude()) return Status::Ok();
   std::vector<Leftover> leftovers;
   {
     MutexLock lock(mutex_);
     leftovers.swap(leftovers_);
     has_leftovers_ = false;
   }
-  for (Leftover& leftover : leftovers) (void)LetGo(std::move(leftover));
+  std::vector<SegmentId> freed;
+  Status first = driver_->Synchronize();
+  const bool synchronized = first.ok();
+  for (Leftover& leftover : leftovers) {
+    const std::shared_ptr<Arena> arena = arenas_.Find(leftover.tag);
+    const Status unmapped =
+        synchronized && arena != nullptr ? arena->Unmap(leftover.extents) : first;
+    if (first.ok()) first = unmapped;
+    if (!unmapped.ok()) {
+      Keep(std::move(leftover));
+    } else if (leftover.tell_daemon) {
+      freed.push_back(leftover.segment);
+    }
+  }
+  guard_.EndExclude();
+  for (const SegmentId segment : freed) {
+    const auto reply = connection_.Ask<wire::StatusReply>(wire::Type::kFreed, wire::Freed{segment});
+    const Status told = reply.ok() ? reply->status : reply.status();
+    if (first.ok()) first = told;
+  }
+  // While a thread captures a graph, waiting is all that is wrong.
+  return first.reason() == "STREAM_CAPTURE_ACTIVE" ? Status::Ok() : first;
 }
 
 Result<SegmentInfo> Session::Impl::Find(DeviceAddress address) const {
@@ -274,7 +288,7 @@ Status Session::Impl::WorkBegin(const std::vector<std::string>& tags,
 
 Status Session::Impl::WorkEnd() {
   TORPOR_RETURN_IF_ERROR(guard_.End());
-  if (has_leftovers_ && !guard_.HeldByThisThread()) RetryLeftovers();
+  if (has_leftovers_) (void)Reclaim();
   return Status::Ok();
 }
 
@@ -285,7 +299,9 @@ Status Session::Impl::OnPause(PauseHook::Callbacks callbacks) {
   MutexLock lock(quiesce_mutex_);
   const bool any = callbacks.pause != nullptr;
   hook_.Set(std::move(callbacks));
-  return TellQuiesce(any ? wire::Quiesce::kCallback : quiesce_);
+  Status status = TellQuiesce(any ? wire::Quiesce::kCallback : quiesce_);
+  if (!status.ok()) hook_.Set({});
+  return status;
 }
 
 Status Session::Impl::SetQuiesce(wire::Quiesce quiesce) {

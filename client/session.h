@@ -60,6 +60,8 @@ class Session {
   // for a callback or driver call that is running. Not from a callback.
   ~Session();
 
+  // FAILED_PRECONDITION FORKED in a child of the session's process.
+  Status CheckProcess() const;
   const wire::HelloReply& hello() const;
   Driver& driver() const;
   // True inside a pause or resume callback.
@@ -71,10 +73,11 @@ class Session {
   //   the next call may well succeed
   Result<DeviceAddress> Allocate(const std::string& tag, Bytes size);
 
-  // Gives a segment back, in whatever state it is. Never waits for an operation. Synchronizes the
-  // device if the memory goes away; inside the work guard that happens when this thread leaves it.
-  // After an error of the driver the address is gone all the same, and the memory follows when a
-  // later Free or WorkEnd succeeds.
+  // Gives a segment back, in whatever state it is. Never waits for an operation. If its memory is
+  // to go away, synchronizes the device and unmaps it; while a thread is inside the work guard
+  // (which may be capturing a graph) that is left to the last one that leaves. After an error of
+  // the driver the address is gone all the same, and the memory follows when a later Free or
+  // WorkEnd succeeds.
   //   NOT_FOUND UNKNOWN_ADDRESS: not the start of a segment
   Status Free(DeviceAddress address);
 
@@ -90,7 +93,8 @@ class Session {
   // that back. They run on the operator thread, without locks: `pause` before this worker is
   // quieted, unless it was the last that was called; `resume` when no tag is asleep any more.
   // `pause` must stop what submits work and return 0, or refuse with another number. Blocks while a
-  // callback runs; in one it is FAILED_PRECONDITION CALLED_FROM_CALLBACK.
+  // callback runs; in one it is FAILED_PRECONDITION CALLED_FROM_CALLBACK. After a failure there
+  // are no callbacks.
   Status OnPause(PauseHook::Callbacks callbacks);
   Status SetQuiesce(wire::Quiesce quiesce);
 
@@ -108,7 +112,6 @@ class Session {
   class Impl;
 
   Session(std::unique_ptr<Impl> impl, uint64_t generation);
-  Status CheckProcess() const;
 
   std::unique_ptr<Impl> impl_;
   const uint64_t generation_;

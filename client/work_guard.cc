@@ -32,11 +32,10 @@ Status WorkGuard::Begin(const std::vector<std::string>& tags, std::optional<Time
     ++held->second.depth;
     return Status::Ok();
   }
-  while (!quiet_.empty() || NeedsSleepingTag(tags)) {
+  while (!MayEnter(tags)) {
     if (!deadline) {
       changed_.Wait(mutex_);
-    } else if (!changed_.WaitUntil(mutex_, *deadline) &&
-               (!quiet_.empty() || NeedsSleepingTag(tags))) {
+    } else if (!changed_.WaitUntil(mutex_, *deadline) && !MayEnter(tags)) {
       return Asleep(Code::kDeadlineExceeded,
                     "work may not start yet: the worker is asleep or quiet");
     }
@@ -95,15 +94,27 @@ void WorkGuard::Interrupt() {
   changed_.NotifyAll();
 }
 
+bool WorkGuard::TryExclude() {
+  MutexLock lock(mutex_);
+  if (!holders_.empty()) return false;
+  ++exclusions_;
+  return true;
+}
+
+void WorkGuard::EndExclude() {
+  MutexLock lock(mutex_);
+  --exclusions_;
+  changed_.NotifyAll();
+}
+
 void WorkGuard::Release(OperationId operation) {
   MutexLock lock(mutex_);
   quiet_.erase(operation);
   changed_.NotifyAll();
 }
 
-void WorkGuard::Resume(OperationId operation, const std::vector<std::string>& asleep) {
+void WorkGuard::SetAsleep(const std::vector<std::string>& asleep) {
   MutexLock lock(mutex_);
-  quiet_.erase(operation);
   asleep_ = std::set<std::string>(asleep.begin(), asleep.end());
   changed_.NotifyAll();
 }

@@ -48,10 +48,14 @@ class WorkGuard {
   Status Quiet(OperationId operation, const std::function<bool()>& cancelled);
   void Interrupt();
 
+  // Takes the exclusive side at once, for a moment and for no operation, if no thread is inside.
+  bool TryExclude();
+  void EndExclude();
+
   // Ends the exclusive side of `operation`, if it has it.
   void Release(OperationId operation);
-  // The same, and `asleep` replaces the set of tags that are asleep, in one step.
-  void Resume(OperationId operation, const std::vector<std::string>& asleep);
+  // Replaces the set of tags that are asleep. To be called before Release.
+  void SetAsleep(const std::vector<std::string>& asleep);
   // Ends the exclusive side of all operations; `asleep` adds to the set.
   void Abandon(const std::vector<std::string>& asleep);
 
@@ -64,6 +68,9 @@ class WorkGuard {
     std::vector<std::function<void()>> deferred;
   };
 
+  bool MayEnter(const std::vector<std::string>& tags) const REQUIRES(mutex_) {
+    return quiet_.empty() && exclusions_ == 0 && !NeedsSleepingTag(tags);
+  }
   bool NeedsSleepingTag(const std::vector<std::string>& tags) const REQUIRES(mutex_);
   Status Asleep(Code code, const char* message) const REQUIRES(mutex_);
 
@@ -71,6 +78,7 @@ class WorkGuard {
   CondVar changed_;
   std::map<std::thread::id, Holder> holders_ GUARDED_BY(mutex_);
   std::set<OperationId> quiet_ GUARDED_BY(mutex_);  // have or want the exclusive side
+  int exclusions_ GUARDED_BY(mutex_) = 0;
   std::set<std::string> asleep_ GUARDED_BY(mutex_);
 };
 

@@ -1,0 +1,124 @@
+#ifndef TORPOR_CLIENT_FAKE_DAEMON_H_
+#define TORPOR_CLIENT_FAKE_DAEMON_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lib/base/clock.h"
+#include "lib/base/mutex.h"
+#include "lib/base/status.h"
+#include "lib/base/unique_fd.h"
+#include "lib/base/units.h"
+#include "lib/cuda/host_driver.h"
+#include "lib/cuda/owners.h"
+#include "lib/net/frame.h"
+#include "lib/wire/channel.h"
+#include "lib/wire/messages.h"
+
+namespace torpor::client {
+
+// The other side of a session, for tests: speaks the real protocol over a real socket about the
+// memory of a real host device, but does nothing of its own accord. The test plays the daemon's
+// operations step by step. Serves one connection after the other. Thread-safe.
+class FakeDaemon : private wire::Channel::Handler {
+ public:
+  static constexpr Bytes kGranularity = KiB(64);
+  static constexpr Bytes kTotal = MiB(16);
+  static constexpr Bytes kArena = MiB(64);
+
+  FakeDaemon();
+  ~FakeDaemon() override;
+
+  const std::string& runtime_dir() const { return dir_; }
+  const std::string& socket_path() const { return path_; }
+  HostDriver& device() { return *device_; }
+  Bytes DeviceFree();
+
+  // Steps of operations; block for the worker's answer.
+  Status Quiesce(OperationId operation) { return WaitStatus(StartQuiesce(operation)); }
+  Status Unmap(OperationId operation, const std::string& tag);
+  Status Map(OperationId operation, const std::string& tag);
+  Status Resume(OperationId operation, const std::vector<std::string>& asleep);
+  Result<std::vector<ExtentId>> Cancel(OperationId operation);
+  // The same without waiting.
+  wire::Channel::CallPtr StartQuiesce(OperationId operation);
+  wire::Channel::CallPtr StartUnmap(OperationId operation, const std::string& tag);
+  Status WaitStatus(const wire::Channel::CallPtr& call);
+
+  // What a sleep and a wake would do with a tag's memory between UNMAP and RESUME.
+  void DropMemory(const std::string& tag);
+  void RenewMemory(const std::string& tag);
+
+  // How many pieces an allocation's memory comes in, from now on.
+  void SetExtentSize(Bytes size) {
+    MutexLock lock(mutex_);
+    extent_size_ = size;
+  }
+  // Whether Free's answer names extents, from now on.
+  void SetFreeNamesExtents(bool names) {
+    MutexLock lock(mutex_);
+    free_names_extents_ = names;
+  }
+
+  std::vector<wire::Extent> Extents(const std::string& tag);
+  size_t ExtentCount();
+  wire::Hello hello();
+  wire::Quiesce quiesce();
+  wire::Report report();
+  Status last_allocated();
+  wire::Sleep last_sleep();
+  wire::WakeUp last_wake_up();
+
+  // The current connection; blocks until there is one.
+  std::shared_ptr<wire::Channel> channel();
+  // As when the daemon dies.
+  void Hangup();
+
+ private:
+  struct Memory {
+    std::string tag;
+    SegmentId segment;
+    wire::Extent extent;
+    std::shared_ptr<PhysicalAllocation> allocation;  // nothing: asleep
+    UniqueFd fd;
+  };
+
+  void Accept();
+  void Serve(UniqueFd socket);
+  void OnRequest(net::Frame request) override;
+  void OnAllocate(const net::Frame& request);
+  template <typename Message, typename Keep>
+  void Take(const net::Frame& request, Keep keep);
+  template <typename Reply>
+  void Answer(const net::Frame& request, const Reply& reply, const std::vector<int>& fds = {});
+  void FillMemory(Memory& memory);
+  void DropSegment(SegmentId segment) REQUIRES(mutex_);
+
+  std::string dir_;
+  std::string path_;
+  std::unique_ptr<HostDriver> device_;
+  UniqueFd listener_;
+  std::thread acceptor_;
+
+  Mutex mutex_;
+  CondVar connected_;
+  std::shared_ptr<wire::Channel> channel_ GUARDED_BY(mutex_);
+  std::map<ExtentId, Memory> memory_ GUARDED_BY(mutex_);
+  std::map<std::string, Bytes> arena_ends_ GUARDED_BY(mutex_);
+  uint64_t last_id_ GUARDED_BY(mutex_) = 0;
+  Bytes extent_size_ GUARDED_BY(mutex_) = kArena;
+  bool free_names_extents_ GUARDED_BY(mutex_) = true;
+  wire::Hello hello_ GUARDED_BY(mutex_);
+  wire::Quiesce quiesce_ GUARDED_BY(mutex_) = wire::Quiesce::kNone;
+  wire::Report report_ GUARDED_BY(mutex_);
+  Status last_allocated_ GUARDED_BY(mutex_);
+  wire::Sleep last_sleep_ GUARDED_BY(mutex_);
+  wire::WakeUp last_wake_up_ GUARDED_BY(mutex_);
+};
+
+}  // namespace torpor::client
+
+#endif  // TORPOR_CLIENT_FAKE_DAEMON_H_
