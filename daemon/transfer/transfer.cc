@@ -58,12 +58,12 @@ Status TransferEngine::Run(StreamId stream, Mutex& order, bool to_host,
                            const std::vector<CopyStep>& steps, const Interrupt& interrupt) {
   std::deque<EventId> in_flight;
   Status status;
-  bool unmarked = false;  // a step is in flight without an event of its own
+  bool settled = true;  // no step is in flight that no event tells of
   const auto wait_oldest = [&] {
     const Status waited = driver_.WaitEvent(in_flight.front());
     in_flight.pop_front();
     if (status.ok()) status = waited;
-    return waited.ok();
+    settled = settled && waited.ok();
   };
   for (const CopyStep& step : steps) {
     if (in_flight.size() >= kStepsInFlight) wait_oldest();
@@ -75,15 +75,14 @@ Status TransferEngine::Run(StreamId stream, Mutex& order, bool to_host,
     Result<EventId> event = driver_.RecordEvent(stream);
     if (!event.ok()) {
       status = event.status();
-      unmarked = true;
+      settled = false;
       break;
     }
     in_flight.push_back(*event);
   }
-  bool settled = true;
-  while (!in_flight.empty()) settled = wait_oldest() && settled;
+  while (!in_flight.empty()) wait_oldest();
   // The memory belongs to the copies until they are done, whatever went wrong with telling so.
-  if (unmarked || !settled) {
+  if (!settled) {
     if (const Status synchronized = driver_.Synchronize(); !synchronized.ok() && status.ok()) {
       status = synchronized;
     }

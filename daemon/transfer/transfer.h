@@ -20,7 +20,8 @@ struct CopyStep {
 };
 
 // Appends a step, or lengthens the last one where both ends continue it; no step grows beyond
-// kMaxCopyStep.
+// kMaxCopyStep. Host memory that is registered in parts must have gaps between them (as the host
+// pool's has), since a step must not cross the border of two.
 constexpr Bytes kMaxCopyStep = MiB(64);
 void AppendStep(std::vector<CopyStep>& steps, CopyStep step);
 
