@@ -66,6 +66,8 @@ Result<Channel::CallPtr> Channel::Start(Type type, const std::string& payload,
   }
   const Status sent = Send(static_cast<uint16_t>(type), call->id, payload, fds);
   if (sent.ok()) return call;
+  // The peer has hung up, which Run has yet to see.
+  if (sent.code() == Code::kUnavailable) End(sent);
   MutexLock lock(mutex_);
   waiting_.erase(call->id);
   return gone_.ok() ? sent : gone_;
@@ -97,7 +99,7 @@ Status Channel::TakeAnswer(net::Frame answer) {
   const auto it = waiting_.find(answer.id);
   if (it == waiting_.end()) {
     // Late: its caller has given up. An id that was never asked is a broken peer.
-    if (answer.id <= last_id_) return Status::Ok();
+    if (answer.id != 0 && answer.id <= last_id_) return Status::Ok();
     return InvalidArgument("BAD_FRAME", "an answer to what was not asked");
   }
   if (it->second->answer_type != answer.type) {

@@ -40,7 +40,8 @@ class Channel {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // Reads until the channel ends; returns why. `handler` may call the channel, except Run.
+  // Reads until the channel ends; returns why. `handler` may send (Start, Answer) and End, but not
+  // wait: this thread is the one that takes answers in.
   Status Run(Handler& handler) EXCLUDES(mutex_, send_mutex_);
   // Shuts the socket down; Run returns soon.
   void End(const Status& cause) EXCLUDES(mutex_);
