@@ -1,0 +1,91 @@
+#include "lib/net/unix_socket.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace torpor::net {
+namespace {
+
+Result<sockaddr_un> Address(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof address.sun_path) {
+    return InvalidArgument("SOCKET_PATH_TOO_LONG", "\"" + path + "\" is no path of a Unix socket")
+        .With("path_bytes", path.size())
+        .With("limit_bytes", sizeof address.sun_path - 1);
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+Result<UniqueFd> NewSocket() {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return ErrnoStatus(errno, "create a Unix socket");
+  return fd;
+}
+
+}  // namespace
+
+Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode) {
+  TORPOR_ASSIGN_OR_RETURN(const sockaddr_un address, Address(path));
+  TORPOR_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) ::unlink(path.c_str());
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return ErrnoStatus(errno, "bind " + path);
+  }
+  if (::chmod(path.c_str(), mode) != 0) return ErrnoStatus(errno, "chmod " + path);
+  if (::listen(fd.get(), 128) != 0) return ErrnoStatus(errno, "listen on " + path);
+  return fd;
+}
+
+Result<UniqueFd> ConnectUnix(const std::string& path) {
+  TORPOR_ASSIGN_OR_RETURN(const sockaddr_un address, Address(path));
+  TORPOR_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
+  int rc = 0;
+  do {
+    rc = ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  } while (rc != 0 && errno == EINTR);
+  if (rc == 0) return fd;
+  if (errno == ENOENT || errno == ECONNREFUSED) {
+    return Unavailable("DAEMON_NOT_RUNNING", "no daemon listens at " + path).With("path", path);
+  }
+  return ErrnoStatus(errno, "connect to " + path);
+}
+
+Result<UniqueFd> AcceptUnix(int listener) {
+  for (;;) {
+    UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (fd.valid()) return fd;
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno == EINVAL || errno == EBADF) {
+      return Unavailable("LISTENER_CLOSED", "the listener was shut down");
+    }
+    return ErrnoStatus(errno, "accept a worker");
+  }
+}
+
+Result<PeerCredentials> GetPeerCredentials(int socket) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return ErrnoStatus(errno, "read peer credentials");
+  }
+  return PeerCredentials{credentials.uid, credentials.gid, credentials.pid};
+}
+
+Status SetSendTimeout(int socket, Duration timeout) {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(timeout).count();
+  const timeval value{us / 1000000, us % 1000000};
+  if (::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value) != 0) {
+    return ErrnoStatus(errno, "set SO_SNDTIMEO");
+  }
+  return Status::Ok();
+}
+
+}  // namespace torpor::net
