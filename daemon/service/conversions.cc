@@ -1,0 +1,269 @@
+#include "daemon/service/conversions.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "daemon/memory/inventory.h"
+#include "daemon/service/grpc_status.h"
+#include "google/protobuf/duration.pb.h"
+#include "google/protobuf/timestamp.pb.h"
+#include "lib/wire/messages.h"
+
+namespace torpor {
+namespace {
+
+constexpr int64_t kAbsurdBytes = int64_t{1} << 50;
+constexpr int kMaxParts = 64;
+
+// --- requests
+
+Selector ToSelector(const v1::Selector& selector) {
+  return {{selector.workers().begin(), selector.workers().end()},
+          {selector.tags().begin(), selector.tags().end()},
+          selector.all()};
+}
+
+Result<wire::Policy> ToPolicy(const std::string& tag, v1::Policy policy) {
+  switch (policy) {
+    case v1::POLICY_KEEP:
+      return wire::Policy::kKeep;
+    case v1::POLICY_OFFLOAD:
+      return wire::Policy::kOffload;
+    case v1::POLICY_DISCARD:
+      return wire::Policy::kDiscard;
+    default:
+      return InvalidArgument("BAD_POLICY", "the policy of tag \"" + tag +
+                                               "\" is none: use POLICY_KEEP, POLICY_OFFLOAD or "
+                                               "POLICY_DISCARD")
+          .With("tag", tag)
+          .With("policy", static_cast<int>(policy));
+  }
+}
+
+Result<Bytes> ToBytes(int64_t bytes, const std::string& field) {
+  if (bytes >= 0 && bytes < kAbsurdBytes) return Bytes(bytes);
+  return InvalidArgument("BAD_SIZE",
+                         field + " is " + std::to_string(bytes) + ", which is no amount of memory")
+      .With("field", field)
+      .With("requested_bytes", bytes);
+}
+
+Result<Duration> ToTtl(const v1::ReserveRequest& request) {
+  if (!request.has_ttl()) {
+    return InvalidArgument("BAD_TTL", "ttl is missing: a reservation has to expire");
+  }
+  const google::protobuf::Duration& ttl = request.ttl();
+  constexpr int64_t kMostSeconds = 315'576'000'000;
+  constexpr int32_t kMostNanos = 999'999'999;
+  const bool valid = ttl.seconds() >= -kMostSeconds && ttl.seconds() <= kMostSeconds &&
+                     ttl.nanos() >= -kMostNanos && ttl.nanos() <= kMostNanos &&
+                     (ttl.seconds() <= 0 || ttl.nanos() >= 0) &&
+                     (ttl.seconds() >= 0 || ttl.nanos() <= 0);
+  if (!valid) {
+    return InvalidArgument("BAD_TTL", "ttl is not a valid google.protobuf.Duration")
+        .With("seconds", ttl.seconds())
+        .With("nanos", ttl.nanos());
+  }
+  // Durations count nanoseconds in 64 bits: about 292 years.
+  constexpr int64_t kMostCounted = 9'000'000'000;
+  const int64_t whole = std::min(std::max(ttl.seconds(), -kMostCounted), kMostCounted);
+  return Duration(seconds(whole) + std::chrono::nanoseconds(ttl.nanos()));
+}
+
+// --- answers
+
+void FromDuration(Duration duration, google::protobuf::Duration& proto) {
+  const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+  proto.set_seconds(nanos / 1'000'000'000);
+  proto.set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+}
+
+void FromTimePoint(TimePoint time, const Now& now, google::protobuf::Timestamp& proto) {
+  const auto wall = (now.wall + std::chrono::duration_cast<std::chrono::system_clock::duration>(
+                                    time - now.steady))
+                        .time_since_epoch();
+  const auto whole = std::chrono::floor<seconds>(wall);
+  proto.set_seconds(whole.count());
+  proto.set_nanos(static_cast<int32_t>(std::chrono::nanoseconds(wall - whole).count()));
+}
+
+void FromOutcome(const WorkerOutcome& outcome, v1::WorkerResult& result) {
+  result.set_worker_id(WorkerName(outcome.worker));
+  result.set_worker_name(outcome.name);
+  *result.mutable_status() = ToRpcStatus(outcome.status);
+  result.set_device_bytes(outcome.device.value());
+  result.set_copied_bytes(outcome.copied.value());
+  result.set_discarded_bytes(outcome.discarded.value());
+  result.set_segments(outcome.segments);
+  v1::Timing& timing = *result.mutable_timing();
+  FromDuration(outcome.times.total, *timing.mutable_total());
+  FromDuration(outcome.times.quiesce, *timing.mutable_quiesce());
+  FromDuration(outcome.times.copy, *timing.mutable_copy());
+  FromDuration(outcome.times.worker, *timing.mutable_worker());
+  FromDuration(outcome.times.handles, *timing.mutable_handles());
+  result.set_rollback_pending(outcome.rollback_pending);
+}
+
+template <typename Response>
+void FromAll(const std::vector<WorkerOutcome>& outcomes, Response& response) {
+  Bytes device{};
+  Bytes copied{};
+  for (const WorkerOutcome& outcome : outcomes) {
+    FromOutcome(outcome, *response.add_workers());
+    device += outcome.device;
+    copied += outcome.copied;
+  }
+  response.set_device_bytes(device.value());
+  response.set_copied_bytes(copied.value());
+}
+
+v1::Quiescence FromQuiesce(wire::Quiesce quiesce) {
+  switch (quiesce) {
+    case wire::Quiesce::kNone:
+      return v1::QUIESCENCE_OWN_CALL;
+    case wire::Quiesce::kSynchronize:
+      return v1::QUIESCENCE_SYNCHRONIZE;
+    case wire::Quiesce::kGuard:
+      return v1::QUIESCENCE_GUARD;
+    case wire::Quiesce::kCallback:
+      return v1::QUIESCENCE_CALLBACK;
+  }
+  return v1::QUIESCENCE_UNSPECIFIED;
+}
+
+void FromTag(const TagStats& stats, v1::TagUsage& usage) {
+  usage.set_tag(stats.tag);
+  usage.set_segments(stats.segments);
+  usage.set_resident_bytes(stats.resident.value());
+  usage.set_offloaded_bytes(stats.offloaded.value());
+  usage.set_discarded_bytes(stats.discarded.value());
+  usage.set_address_bytes(stats.addresses.value());
+  usage.set_extents(stats.extents);
+  usage.set_stranded_bytes(stats.stranded.value());
+  usage.set_host_bytes(stats.host.value());
+  usage.set_moving_segments(stats.moving);
+}
+
+void FromWorker(const WorkerStats& stats, v1::WorkerUsage& usage) {
+  usage.set_id(WorkerName(stats.info.id));
+  usage.set_name(stats.info.name);
+  usage.set_pid(stats.info.peer.pid);
+  usage.set_uid(stats.info.peer.uid);
+  usage.set_gid(stats.info.peer.gid);
+  usage.set_quiescence(FromQuiesce(stats.info.quiesce));
+  for (const TagStats& tag : stats.tags) FromTag(tag, *usage.add_tags());
+  if (stats.operation.has_value()) usage.set_operation_id(OperationName(*stats.operation));
+  usage.set_reservation_id(stats.info.reservation);
+  usage.set_reported_live_bytes(stats.info.reported_live.value());
+  usage.set_reported_reserved_bytes(stats.info.reported_reserved.value());
+  usage.set_rollback_pending(stats.unknown_attachment);
+}
+
+void FromReservation(const ReservationStats& stats, const Now& now, v1::ReservationUsage& usage) {
+  usage.set_id(stats.id);
+  usage.set_name(stats.name);
+  for (const ReservationPart& part : stats.parts) {
+    v1::ReservationPart& proto = *usage.add_parts();
+    proto.set_name(part.name);
+    proto.set_device_bytes(part.device.value());
+  }
+  usage.set_device_bytes(stats.device.value());
+  usage.set_drawn_device_bytes(stats.drawn_device.value());
+  usage.set_host_bytes(stats.host.value());
+  usage.set_drawn_host_bytes(stats.drawn_host.value());
+  FromTimePoint(stats.expires, now, *usage.mutable_expire_time());
+}
+
+}  // namespace
+
+Result<SleepCommand> ToSleepCommand(const v1::SleepRequest& request, TimePoint deadline) {
+  SleepCommand command;
+  command.selector = ToSelector(request.selector());
+  command.level = request.level();
+  for (const auto& [tag, policy] : request.policies()) {
+    TORPOR_ASSIGN_OR_RETURN(command.policies[tag], ToPolicy(tag, policy));
+  }
+  command.force = request.force();
+  command.deadline = deadline;
+  return command;
+}
+
+WakeCommand ToWakeCommand(const v1::WakeUpRequest& request, TimePoint deadline) {
+  WakeCommand command;
+  command.selector = ToSelector(request.selector());
+  command.order.assign(request.order().begin(), request.order().end());
+  command.reservation = request.reservation_id();
+  command.deadline = deadline;
+  return command;
+}
+
+Result<ReserveCommand> ToReserveCommand(const v1::ReserveRequest& request) {
+  ReserveCommand command;
+  command.name = request.name();
+  if (request.parts_size() > kMaxParts) {
+    return InvalidArgument("BAD_RESERVATION",
+                           "a reservation has at most " + std::to_string(kMaxParts) + " parts")
+        .With("parts", request.parts_size());
+  }
+  for (const v1::ReservationPart& part : request.parts()) {
+    TORPOR_ASSIGN_OR_RETURN(const Bytes device,
+                            ToBytes(part.device_bytes(), "device_bytes of part " + part.name()));
+    command.parts.push_back({part.name(), device});
+  }
+  TORPOR_ASSIGN_OR_RETURN(command.host, ToBytes(request.host_bytes(), "host_bytes"));
+  TORPOR_ASSIGN_OR_RETURN(command.ttl, ToTtl(request));
+  return command;
+}
+
+void FromOutcomes(const std::vector<WorkerOutcome>& outcomes, v1::SleepResponse& response) {
+  FromAll(outcomes, response);
+}
+
+void FromOutcomes(const std::vector<WorkerOutcome>& outcomes, v1::WakeUpResponse& response) {
+  FromAll(outcomes, response);
+}
+
+void FromReport(const UsageReport& report, const Now& now, v1::UsageResponse& response) {
+  const BudgetStats& budget = report.budget;
+  v1::DeviceUsage& device = *response.mutable_device();
+  device.set_uuid(report.device.uuid);
+  device.set_name(report.device.name);
+  device.set_driver(report.device.kind);
+  device.set_total_bytes(budget.total.value());
+  device.set_free_bytes(budget.free.value());
+  device.set_resident_bytes(budget.resident.value());
+  device.set_context_bytes(budget.context.value());
+  device.set_other_bytes(budget.other.value());
+  device.set_safety_reserve_bytes(budget.safety_reserve.value());
+  device.set_promised_bytes(budget.promised.value());
+  device.set_available_bytes(budget.available.value());
+  device.set_overcommitted_bytes(budget.overcommitted.value());
+  device.set_granularity_bytes(report.device.granularity.value());
+  v1::HostPoolUsage& pool = *response.mutable_host_pool();
+  pool.set_budget_bytes(report.pool.budget.value());
+  pool.set_pinned_bytes(report.pool.pinned.value());
+  pool.set_used_bytes(report.pool.used.value());
+  pool.set_promised_bytes(report.pool_promised.value());
+  for (const WorkerStats& worker : report.workers) FromWorker(worker, *response.add_workers());
+  for (const ReservationStats& reservation : report.reservations) {
+    FromReservation(reservation, now, *response.add_reservations());
+  }
+}
+
+void FromReserveResult(const ReserveResult& result, Bytes requested, const Now& now,
+                       v1::ReserveResponse& response) {
+  response.set_reservation_id(result.id);
+  FromTimePoint(result.expires, now, *response.mutable_expire_time());
+  v1::Budget& budget = *response.mutable_budget();
+  budget.set_total_bytes(result.budget.total.value());
+  budget.set_resident_bytes(result.budget.resident.value());
+  budget.set_context_bytes(result.budget.context.value());
+  budget.set_other_bytes(result.budget.other.value());
+  budget.set_promised_bytes(result.budget.promised.value());
+  budget.set_safety_reserve_bytes(result.budget.safety_reserve.value());
+  budget.set_pending_bytes(result.budget.pending.value());
+  budget.set_available_bytes(result.budget.available.value());
+  budget.set_requested_bytes(requested.value());
+}
+
+}  // namespace torpor

@@ -1,0 +1,98 @@
+#include "daemon/service/grpc_status.h"
+
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "google/rpc/error_details.pb.h"
+
+namespace torpor {
+namespace {
+
+constexpr char kDomain[] = "torpor";
+constexpr std::string_view kCut = " [truncated]";
+
+// The message travels twice, once percent-encoded (up to threefold); the details travel in base64.
+struct Limits {
+  size_t message;
+  size_t reason;
+  size_t key;
+  size_t value;
+  size_t metadata;  // all entries, with 8 bytes for the frame of each
+};
+constexpr Limits kTrailers = {768, 64, 64, 256, 2048};
+constexpr size_t kNone = std::numeric_limits<size_t>::max();
+constexpr Limits kUnlimited = {kNone, kNone, kNone, kNone, kNone};
+
+// Length of the UTF-8 sequence that `text` starts with; 0 if it starts with none.
+size_t SequenceLength(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x80) return 1;
+  const size_t length = byte(0) >= 0xf0 ? 4 : byte(0) >= 0xe0 ? 3 : 2;
+  if (byte(0) < 0xc2 || byte(0) > 0xf4 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  const bool overlong = (byte(0) == 0xe0 && byte(1) < 0xa0) || (byte(0) == 0xf0 && byte(1) < 0x90);
+  const bool surrogate = byte(0) == 0xed && byte(1) >= 0xa0;
+  const bool beyond = byte(0) == 0xf4 && byte(1) >= 0x90;
+  return overlong || surrogate || beyond ? 0 : length;
+}
+
+// Valid UTF-8 of at most `limit` bytes (which has room for kCut).
+std::string Clean(std::string_view text, size_t limit) {
+  std::string clean;
+  size_t fits = 0;  // as much of it leaves room for kCut
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = SequenceLength(text.substr(i));
+    if (length == 0) {
+      clean += '?';
+      ++i;
+    } else {
+      clean.append(text.substr(i, length));
+      i += length;
+    }
+    if (clean.size() > limit) return clean.substr(0, fits).append(kCut);
+    if (clean.size() <= limit - kCut.size()) fits = clean.size();
+  }
+  return clean;
+}
+
+google::rpc::Status Translate(const Status& status, const Limits& limits) {
+  google::rpc::Status rpc;
+  rpc.set_code(static_cast<int>(status.code()));
+  if (status.ok()) return rpc;
+  rpc.set_message(Clean(status.message(), limits.message));
+  google::rpc::ErrorInfo info;
+  info.set_reason(Clean(status.reason(), limits.reason));
+  info.set_domain(kDomain);
+  size_t size = 0;
+  bool complete = true;
+  for (const auto& [key, value] : status.details()) {
+    const std::string clean_key = Clean(key, limits.key);
+    std::string clean_value = Clean(value, limits.value);
+    const size_t entry = clean_key.size() + clean_value.size() + 8;
+    if (entry > limits.metadata - size) {
+      complete = false;
+      continue;
+    }
+    size += entry;
+    (*info.mutable_metadata())[clean_key] = std::move(clean_value);
+  }
+  if (!complete) (*info.mutable_metadata())["details_truncated"] = "true";
+  rpc.add_details()->PackFrom(info);
+  return rpc;
+}
+
+}  // namespace
+
+google::rpc::Status ToRpcStatus(const Status& status) { return Translate(status, kUnlimited); }
+
+grpc::Status ToGrpcStatus(const Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  const google::rpc::Status rpc = Translate(status, kTrailers);
+  return grpc::Status(static_cast<grpc::StatusCode>(rpc.code()), rpc.message(),
+                      rpc.SerializeAsString());
+}
+
+}  // namespace torpor

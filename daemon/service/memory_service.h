@@ -1,0 +1,62 @@
+#ifndef TORPOR_DAEMON_SERVICE_MEMORY_SERVICE_H_
+#define TORPOR_DAEMON_SERVICE_MEMORY_SERVICE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+
+#include "daemon/core/core.h"
+#include "daemon/operation/tasks.h"
+#include "lib/base/clock.h"
+#include "lib/base/mutex.h"
+#include "torpor/v1/memory_service.grpc.pb.h"
+
+namespace torpor {
+
+// torpor.v1.MemoryService on a Core: only converts. Calls run on threads of their own, since Core
+// blocks; more than kMaxCalls at a time are refused (RESOURCE_EXHAUSTED TOO_MANY_CALLS).
+// Thread-safe. `core` and `clock` must outlive it, and it the server.
+class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
+ public:
+  static constexpr int kMaxCalls = 256;
+
+  // `default_time`: how long Sleep and WakeUp may take when the caller sets no deadline.
+  MemoryServiceImpl(Core& core, const Clock& clock, Duration default_time)
+      : core_(core), clock_(clock), default_time_(default_time) {}
+
+  grpc::ServerUnaryReactor* Sleep(grpc::CallbackServerContext* context,
+                                  const v1::SleepRequest* request,
+                                  v1::SleepResponse* response) override;
+  grpc::ServerUnaryReactor* WakeUp(grpc::CallbackServerContext* context,
+                                   const v1::WakeUpRequest* request,
+                                   v1::WakeUpResponse* response) override;
+  grpc::ServerUnaryReactor* Usage(grpc::CallbackServerContext* context,
+                                  const v1::UsageRequest* request,
+                                  v1::UsageResponse* response) override;
+  grpc::ServerUnaryReactor* Reserve(grpc::CallbackServerContext* context,
+                                    const v1::ReserveRequest* request,
+                                    v1::ReserveResponse* response) override;
+  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
+                                    const v1::ReleaseRequest* request,
+                                    v1::ReleaseResponse* response) override;
+
+  // Calls that have not been answered.
+  int calls() const EXCLUDES(mutex_);
+
+ private:
+  // Answers the call with what `work` returns. Request, response and context live until then.
+  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const char* what,
+                                std::function<Status()> work) EXCLUDES(mutex_);
+  TimePoint DeadlineOf(const grpc::CallbackServerContext& context) const;
+
+  Core& core_;
+  const Clock& clock_;
+  const Duration default_time_;
+  mutable Mutex mutex_;
+  int calls_ GUARDED_BY(mutex_) = 0;
+  Tasks tasks_;
+};
+
+}  // namespace torpor
+
+#endif  // TORPOR_DAEMON_SERVICE_MEMORY_SERVICE_H_

@@ -1,0 +1,249 @@
+#include "daemon/service/memory_service.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/core/core.h"
+#include "daemon/keeper/in_process_keeper.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "lib/base/clock.h"
+#include "lib/base/units.h"
+#include "lib/cuda/host_driver.h"
+#include "torpor/v1/memory_service.grpc.pb.h"
+
+namespace torpor {
+namespace {
+
+// A server on a Unix socket with a core on host memory behind it, and a client of it.
+class MemoryServiceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char dir[] = "/tmp/torpor.XXXXXX";
+    ASSERT_NE(::mkdtemp(dir), nullptr);
+    dir_ = dir;
+    HostDriver::DeviceOptions device;
+    device.uuid = "host-0";
+    device.total = MiB(64);
+    auto driver = HostDriver::CreateDevice(device);
+    ASSERT_TRUE(driver.ok()) << driver.status().ToString();
+    driver_ = *std::move(driver);
+    Core::Options options;
+    options.worker_socket = dir_ + "/worker.sock";
+    options.host_pool = MiB(32);
+    options.safety_reserve = MiB(4);
+    auto core = Core::Create(*driver_, keeper_, clock_, options);
+    ASSERT_TRUE(core.ok()) << core.status().ToString();
+    core_ = *std::move(core);
+    service_ = std::make_unique<MemoryServiceImpl>(*core_, clock_, seconds(5));
+    const std::string target = "unix:" + dir_ + "/control.sock";
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(target, grpc::InsecureServerCredentials());
+    builder.RegisterService(service_.get());
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+    stub_ =
+        v1::MemoryService::NewStub(grpc::CreateChannel(target, grpc::InsecureChannelCredentials()));
+  }
+  void TearDown() override {
+    if (server_ != nullptr) server_->Shutdown();
+    server_.reset();
+    service_.reset();
+    core_.reset();
+    std::filesystem::remove_all(dir_);
+  }
+
+  static google::rpc::ErrorInfo InfoOf(const grpc::Status& status) {
+    google::rpc::Status rpc;
+    google::rpc::ErrorInfo info;
+    EXPECT_TRUE(rpc.ParseFromString(status.error_details()));
+    EXPECT_EQ(rpc.code(), status.error_code());
+    EXPECT_EQ(rpc.details_size(), 1);
+    if (rpc.details_size() == 1) {
+      EXPECT_TRUE(rpc.details(0).UnpackTo(&info));
+    }
+    EXPECT_EQ(info.domain(), "torpor");
+    return info;
+  }
+
+  grpc::Status Reserve(int64_t bytes, int64_t ttl, v1::ReserveResponse* response) {
+    grpc::ClientContext context;
+    v1::ReserveRequest request;
+    request.set_name("model");
+    request.add_parts()->set_name("weights");
+    request.mutable_parts(0)->set_device_bytes(bytes);
+    request.mutable_ttl()->set_seconds(ttl);
+    return stub_->Reserve(&context, request, response);
+  }
+  grpc::Status Release(const std::string& id, v1::ReleaseResponse* response) {
+    grpc::ClientContext context;
+    v1::ReleaseRequest request;
+    request.set_reservation_id(id);
+    return stub_->Release(&context, request, response);
+  }
+  v1::UsageResponse Usage() {
+    grpc::ClientContext context;
+    v1::UsageResponse response;
+    const grpc::Status status = stub_->Usage(&context, {}, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  }
+
+  std::string dir_;
+  ManualClock clock_;
+  InProcessKeeper keeper_;
+  std::unique_ptr<HostDriver> driver_;
+  std::unique_ptr<Core> core_;
+  std::unique_ptr<MemoryServiceImpl> service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::MemoryService::Stub> stub_;
+};
+
+TEST_F(MemoryServiceTest, UsageAddsUp) {
+  const v1::UsageResponse usage = Usage();
+  const v1::DeviceUsage& device = usage.device();
+  EXPECT_EQ(device.uuid(), "host-0");
+  EXPECT_EQ(device.driver(), "host");
+  EXPECT_EQ(device.total_bytes(), MiB(64).value());
+  EXPECT_EQ(device.total_bytes(), device.free_bytes() + device.resident_bytes() +
+                                      device.context_bytes() + device.other_bytes());
+  EXPECT_EQ(device.available_bytes(), MiB(60).value());
+  EXPECT_EQ(usage.host_pool().budget_bytes(), MiB(32).value());
+  EXPECT_EQ(usage.workers_size(), 0);
+  EXPECT_FALSE(usage.version().empty());
+}
+
+TEST_F(MemoryServiceTest, ReservesAndReleases) {
+  v1::ReserveResponse reserved;
+  ASSERT_TRUE(Reserve(MiB(40).value(), 30, &reserved).ok());
+  EXPECT_EQ(reserved.budget().requested_bytes(), MiB(40).value());
+  EXPECT_EQ(reserved.budget().available_bytes(), MiB(60).value());
+  const auto expires = std::chrono::seconds(reserved.expire_time().seconds());
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  EXPECT_GT(expires, now + std::chrono::seconds(25));
+  EXPECT_LT(expires, now + std::chrono::seconds(35));
+
+  v1::UsageResponse usage = Usage();
+  EXPECT_EQ(usage.device().promised_bytes(), MiB(40).value());
+  ASSERT_EQ(usage.reservations_size(), 1);
+  EXPECT_EQ(usage.reservations(0).id(), reserved.reservation_id());
+
+  v1::ReserveResponse refused;
+  const grpc::Status status = Reserve(MiB(40).value(), 30, &refused);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const google::rpc::ErrorInfo info = InfoOf(status);
+  EXPECT_EQ(info.reason(), "DEVICE_BUDGET_EXHAUSTED");
+  EXPECT_EQ(info.metadata().at("requested_bytes"), std::to_string(MiB(40).value()));
+  EXPECT_EQ(info.metadata().at("available_bytes"), std::to_string(MiB(20).value()));
+
+  v1::ReleaseResponse released;
+  ASSERT_TRUE(Release(reserved.reservation_id(), &released).ok());
+  EXPECT_EQ(released.device_bytes(), MiB(40).value());
+  EXPECT_EQ(Usage().device().promised_bytes(), 0);
+  EXPECT_EQ(InfoOf(Release(reserved.reservation_id(), &released)).reason(), "RESERVATION_RELEASED");
+  EXPECT_EQ(InfoOf(Release("r-77", &released)).reason(), "UNKNOWN_RESERVATION");
+}
+
+TEST_F(MemoryServiceTest, AReservationExpires) {
+  v1::ReserveResponse reserved;
+  ASSERT_TRUE(Reserve(MiB(40).value(), 30, &reserved).ok());
+  clock_.Advance(seconds(31));
+  EXPECT_EQ(Usage().device().promised_bytes(), 0);
+  v1::ReleaseResponse released;
+  const grpc::Status status = Release(reserved.reservation_id(), &released);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(InfoOf(status).reason(), "RESERVATION_EXPIRED");
+}
+
+TEST_F(MemoryServiceTest, BadRequestsHaveEachTheirReason) {
+  struct Case {
+    const char* reason;
+    grpc::StatusCode code;
+    v1::SleepRequest request;
+  };
+  std::vector<Case> cases;
+  const auto add = [&](const char* reason, grpc::StatusCode code) -> v1::SleepRequest& {
+    cases.push_back({reason, code, {}});
+    return cases.back().request;
+  };
+  const auto bad = grpc::StatusCode::INVALID_ARGUMENT;
+  add("EMPTY_SELECTOR", bad).set_level(1);
+  v1::SleepRequest* request = &add("CONTRADICTORY_SELECTOR", bad);
+  request->set_level(1);
+  request->mutable_selector()->set_all(true);
+  request->mutable_selector()->add_tags("weights");
+  request = &add("UNKNOWN_WORKER", grpc::StatusCode::NOT_FOUND);
+  request->set_level(1);
+  request->mutable_selector()->add_workers("nobody");
+  request = &add("NOTHING_SELECTED", grpc::StatusCode::NOT_FOUND);
+  request->set_level(1);
+  request->mutable_selector()->add_tags("weights");
+  request = &add("BAD_TAG", bad);
+  request->set_level(1);
+  request->mutable_selector()->add_tags("no tag");
+  request = &add("BAD_LEVEL", bad);
+  request->set_level(3);
+  request->mutable_selector()->set_all(true);
+  request = &add("POLICY_MISSING", bad);
+  request->mutable_selector()->set_all(true);
+  request = &add("LEVEL_AND_POLICIES", bad);
+  request->set_level(1);
+  (*request->mutable_policies())["weights"] = v1::POLICY_OFFLOAD;
+  request->mutable_selector()->set_all(true);
+  request = &add("BAD_POLICY", bad);
+  (*request->mutable_policies())["weights"] = v1::POLICY_UNSPECIFIED;
+  request->mutable_selector()->set_all(true);
+  for (const Case& one : cases) {
+    grpc::ClientContext context;
+    v1::SleepResponse response;
+    const grpc::Status status = stub_->Sleep(&context, one.request, &response);
+    EXPECT_EQ(status.error_code(), one.code) << one.reason;
+    EXPECT_EQ(InfoOf(status).reason(), one.reason);
+  }
+}
+
+TEST_F(MemoryServiceTest, WakeUpNamesTheReservation) {
+  grpc::ClientContext context;
+  v1::WakeUpRequest request;
+  request.mutable_selector()->set_all(true);
+  request.set_reservation_id("r-77");
+  v1::WakeUpResponse response;
+  EXPECT_EQ(InfoOf(stub_->WakeUp(&context, request, &response)).reason(), "UNKNOWN_RESERVATION");
+}
+
+TEST_F(MemoryServiceTest, BadReservations) {
+  v1::ReserveResponse response;
+  EXPECT_EQ(InfoOf(Reserve(-1, 30, &response)).reason(), "BAD_SIZE");
+  EXPECT_EQ(InfoOf(Reserve(4096, -5, &response)).reason(), "BAD_TTL");
+  EXPECT_EQ(InfoOf(Reserve(4096, 31 * 86400, &response)).reason(), "BAD_TTL");
+  EXPECT_EQ(InfoOf(Reserve(0, 30, &response)).reason(), "BAD_RESERVATION");
+}
+
+TEST_F(MemoryServiceTest, ManyCallsAtOnce) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      for (int call = 0; call < 50; ++call) {
+        v1::ReserveResponse reserved;
+        v1::ReleaseResponse released;
+        ASSERT_TRUE(Reserve(MiB(2).value(), 30, &reserved).ok());
+        ASSERT_TRUE(Release(reserved.reservation_id(), &released).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(Usage().device().promised_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace torpor
