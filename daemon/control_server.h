@@ -1,0 +1,50 @@
+#ifndef TORPOR_DAEMON_CONTROL_SERVER_H_
+#define TORPOR_DAEMON_CONTROL_SERVER_H_
+
+#include <grpcpp/grpcpp.h>
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "daemon/flags.h"
+#include "daemon/service/memory_service.h"
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+
+namespace torpor {
+
+// The gRPC server of the control plane on a Unix socket and, if asked, on loopback TCP, with
+// reflection and grpc.health.v1. Its methods are for one thread.
+class ControlServer {
+ public:
+  struct Options {
+    std::string socket;  // path; replaced if there is one: callers hold the lock of its folder
+    mode_t socket_mode = 0660;
+    std::optional<ListenAddress> listen;
+  };
+
+  // Serves on return. `service` must outlive it. UNAVAILABLE CANNOT_LISTEN.
+  static Result<std::unique_ptr<ControlServer>> Start(MemoryServiceImpl& service,
+                                                      const Options& options);
+  // Shutdown without patience.
+  ~ControlServer();
+
+  // With the port that was taken.
+  const std::optional<ListenAddress>& listen() const { return listen_; }
+
+  // Reports NOT_SERVING, takes no new calls, and waits for those under way; if they are not done in
+  // `patience`, calls `hurry`, which has to make them end, and waits on.
+  void Shutdown(Duration patience, const std::function<void()>& hurry);
+
+ private:
+  ControlServer() = default;
+  std::unique_ptr<grpc::Server> server_;
+  std::optional<ListenAddress> listen_;
+};
+
+}  // namespace torpor
+
+#endif  // TORPOR_DAEMON_CONTROL_SERVER_H_

@@ -1,0 +1,155 @@
+#include "daemon/flags.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "lib/cli/flag_set.h"
+
+namespace torpor {
+namespace {
+
+bool AllDigits(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+Status ParseDriver(std::string_view text, DriverChoice& driver) {
+  if (text == "auto") {
+    driver = DriverChoice::kAuto;
+  } else if (text == "cuda") {
+    driver = DriverChoice::kCuda;
+  } else if (text == "host") {
+    driver = DriverChoice::kHost;
+  } else {
+    return InvalidArgument("BAD_FLAG",
+                           "\"" + std::string(text) + "\" is neither auto, cuda nor host");
+  }
+  return Status::Ok();
+}
+
+Status ParseAutoBytes(std::string_view text, std::optional<Bytes>& bytes) {
+  bytes.reset();
+  if (text == "auto") return Status::Ok();
+  TORPOR_ASSIGN_OR_RETURN(bytes, ParseBytes(text));
+  return Status::Ok();
+}
+
+Status ParseMode(std::string_view text, mode_t& mode) {
+  const std::string digits(text);
+  char* end = nullptr;
+  const unsigned long value = std::strtoul(digits.c_str(), &end, 8);
+  if (!AllDigits(digits) || digits.size() > 4 || *end != '\0' || value > 0777 ||
+      (value & 0600) != 0600) {
+    return InvalidArgument("BAD_FLAG",
+                           "\"" + digits + "\" is no file mode that lets its owner in, as 0660");
+  }
+  mode = static_cast<mode_t>(value);
+  return Status::Ok();
+}
+
+FlagSet MakeFlagSet(Flags& flags) {
+  FlagSet set;
+  set.Add("driver", "auto|cuda|host",
+          "what the device is: auto takes CUDA where an NVIDIA device is and host memory only "
+          "where there is none at all (default auto)",
+          [&](std::string_view value) { return ParseDriver(value, flags.driver); });
+  set.AddString("device", "NAME",
+                "cuda: UUID or ordinal (default 0); host: a name (default host-0)", &flags.device);
+  set.AddString("runtime_dir", "DIR",
+                "where sockets and lock lie, in a folder for the device (default "
+                "$TORPOR_RUNTIME_DIR, else /run/torpor for root, else $XDG_RUNTIME_DIR/torpor)",
+                &flags.runtime_dir);
+  set.Add("listen", "ADDRESS",
+          "also serve gRPC on this loopback address, as 127.0.0.1:7070 or [::1]:7070; port 0 takes "
+          "a free one (default none)",
+          [&](std::string_view value) {
+            TORPOR_ASSIGN_OR_RETURN(flags.listen, ParseListenAddress(std::string(value)));
+            return Status::Ok();
+          });
+  set.Add("host_pool", "SIZE|auto",
+          "budget of the pinned host memory for sleeping segments; auto is half of what the "
+          "machine and the cgroup have available (default auto)",
+          [&](std::string_view value) { return ParseAutoBytes(value, flags.host_pool); });
+  set.Add("safety_reserve", "SIZE|auto",
+          "device memory that is never promised; auto is 1 % of the device, at most 512MiB "
+          "(default auto)",
+          [&](std::string_view value) { return ParseAutoBytes(value, flags.safety_reserve); });
+  set.AddSwitch("require_reservation", "refuse allocations without a reservation",
+                &flags.require_reservation);
+  set.AddDuration("worker_deadline", "how long a worker may take for each answer (default 5s)",
+                  &flags.worker_deadline);
+  set.AddDuration(
+      "default_deadline",
+      "how long Sleep and WakeUp may take when the caller sets no deadline (default 5m)",
+      &flags.default_deadline);
+  set.AddDuration("shutdown_deadline",
+                  "how long running calls may take after SIGTERM (default 10s)",
+                  &flags.shutdown_deadline);
+  set.AddBytes("host_device_memory", "host driver: size of the device (default 1GiB)",
+               &flags.host_device_memory);
+  set.AddBytes("host_granularity", "host driver: unit of its memory (default 2MiB)",
+               &flags.host_granularity);
+  set.Add("socket_mode", "MODE", "file mode of the sockets, in octal (default 0660)",
+          [&](std::string_view value) { return ParseMode(value, flags.socket_mode); });
+  set.Add("log_level", "LEVEL", "debug, info, warning or error (default info)",
+          [&](std::string_view value) {
+            TORPOR_ASSIGN_OR_RETURN(flags.log_level, log::ParseLevel(value));
+            return Status::Ok();
+          });
+  set.AddSwitch("version", "print the version", &flags.version);
+  set.AddSwitch("help", "print this", &flags.help);
+  return set;
+}
+
+}  // namespace
+
+std::string ListenAddress::ToString() const {
+  const bool v6 = host.find(':') != std::string::npos;
+  return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+Result<ListenAddress> ParseListenAddress(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  const std::string port = colon == std::string::npos ? "" : text.substr(colon + 1);
+  std::string host = text.substr(0, colon);
+  const bool brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (brackets) host = host.substr(1, host.size() - 2);
+  in_addr v4{};
+  in6_addr v6{};
+  const bool is_v4 = !brackets && ::inet_pton(AF_INET, host.c_str(), &v4) == 1;
+  const bool is_v6 = brackets && ::inet_pton(AF_INET6, host.c_str(), &v6) == 1;
+  if ((!is_v4 && !is_v6) || !AllDigits(port) || port.size() > 5 || std::stoi(port) > 65535) {
+    return InvalidArgument("BAD_LISTEN_ADDRESS",
+                           "\"" + text +
+                               "\" is no numeric address with a port, as 127.0.0.1:7070 or "
+                               "[::1]:7070");
+  }
+  const bool loopback =
+      is_v4 ? ntohl(v4.s_addr) >> 24 == 127 : static_cast<bool>(IN6_IS_ADDR_LOOPBACK(&v6));
+  if (!loopback) {
+    return InvalidArgument("NOT_LOOPBACK",
+                           text +
+                               " can be reached from other machines, which needs mTLS, and that "
+                               "is not there yet: use 127.0.0.1 or [::1]");
+  }
+  return ListenAddress{host, std::stoi(port)};
+}
+
+Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
+  Flags flags;
+  TORPOR_ASSIGN_OR_RETURN(const std::vector<std::string> others,
+                          MakeFlagSet(flags).Parse(arguments));
+  if (!others.empty()) {
+    return InvalidArgument("BAD_FLAG", "unexpected argument \"" + others.front() + "\"");
+  }
+  return flags;
+}
+
+std::string FlagsHelp() {
+  Flags flags;
+  return MakeFlagSet(flags).Help();
+}
+
+}  // namespace torpor

@@ -1,0 +1,54 @@
+#ifndef TORPOR_DAEMON_FLAGS_H_
+#define TORPOR_DAEMON_FLAGS_H_
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/log.h"
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+#include "lib/base/units.h"
+
+namespace torpor {
+
+enum class DriverChoice { kAuto, kCuda, kHost };
+
+// A TCP address that only this machine reaches.
+struct ListenAddress {
+  std::string host;  // "127.0.0.1", "::1"
+  int port = 0;      // 0: any that is free
+  std::string ToString() const;
+};
+// "127.0.0.1:7070", "[::1]:7070". INVALID_ARGUMENT BAD_LISTEN_ADDRESS, NOT_LOOPBACK.
+Result<ListenAddress> ParseListenAddress(const std::string& text);
+
+// What torpord is told on its command line; docs/reference.md has the table.
+struct Flags {
+  DriverChoice driver = DriverChoice::kAuto;
+  std::string device;       // CUDA: UUID or ordinal; host: a name; empty: the default
+  std::string runtime_dir;  // empty: DefaultRuntimeDir()
+  std::optional<ListenAddress> listen;
+  std::optional<Bytes> host_pool;       // none: chosen at the start
+  std::optional<Bytes> safety_reserve;  // none: chosen at the start
+  bool require_reservation = false;
+  Duration worker_deadline = seconds(5);
+  Duration default_deadline = std::chrono::minutes(5);
+  Duration shutdown_deadline = seconds(10);
+  Bytes host_device_memory = GiB(1);
+  Bytes host_granularity = MiB(2);
+  mode_t socket_mode = 0660;
+  log::Level log_level = log::Level::kInfo;
+  bool help = false;
+  bool version = false;
+};
+
+// INVALID_ARGUMENT BAD_FLAG with a message of one line.
+Result<Flags> ParseFlags(const std::vector<std::string>& arguments);
+std::string FlagsHelp();
+
+}  // namespace torpor
+
+#endif  // TORPOR_DAEMON_FLAGS_H_

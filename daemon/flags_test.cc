@@ -1,0 +1,85 @@
+#include "daemon/flags.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "lib/base/status_matchers.h"
+
+namespace torpor {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(FlagsTest, Defaults) {
+  const Result<Flags> flags = ParseFlags({});
+  ASSERT_THAT(flags, IsOk());
+  EXPECT_EQ(flags->driver, DriverChoice::kAuto);
+  EXPECT_EQ(flags->worker_deadline, seconds(5));
+  EXPECT_EQ(flags->default_deadline, std::chrono::minutes(5));
+  EXPECT_EQ(flags->host_device_memory, GiB(1));
+  EXPECT_EQ(flags->socket_mode, 0660U);
+  EXPECT_FALSE(flags->host_pool.has_value());
+  EXPECT_FALSE(flags->listen.has_value());
+}
+
+TEST(FlagsTest, TakesAll) {
+  const Result<Flags> flags =
+      ParseFlags({"--driver=host", "--device", "host-7", "--runtime_dir=/tmp/x", "--listen=[::1]:0",
+                  "--host_pool=64GiB", "--safety_reserve=auto", "--require_reservation",
+                  "--worker_deadline=250ms", "--default_deadline=1h", "--shutdown_deadline=1s",
+                  "--host_device_memory=256MiB", "--host_granularity=64KiB", "--socket_mode=0600",
+                  "--log_level=debug"});
+  ASSERT_THAT(flags, IsOk());
+  EXPECT_EQ(flags->driver, DriverChoice::kHost);
+  EXPECT_EQ(flags->device, "host-7");
+  EXPECT_EQ(flags->runtime_dir, "/tmp/x");
+  EXPECT_EQ(flags->listen->ToString(), "[::1]:0");
+  EXPECT_EQ(flags->host_pool, GiB(64));
+  EXPECT_FALSE(flags->safety_reserve.has_value());
+  EXPECT_TRUE(flags->require_reservation);
+  EXPECT_EQ(flags->worker_deadline, milliseconds(250));
+  EXPECT_EQ(flags->default_deadline, std::chrono::hours(1));
+  EXPECT_EQ(flags->shutdown_deadline, seconds(1));
+  EXPECT_EQ(flags->host_device_memory, MiB(256));
+  EXPECT_EQ(flags->host_granularity, KiB(64));
+  EXPECT_EQ(flags->socket_mode, 0600U);
+  EXPECT_EQ(flags->log_level, log::Level::kDebug);
+}
+
+TEST(FlagsTest, RefusalsAreOneLineThatNamesTheFlag) {
+  for (const std::string flag :
+       {"--driver=gpu", "--listen=0.0.0.0:1", "--listen=localhost:1", "--host_pool=lots",
+        "--host_pool=-1", "--safety_reserve=1XB", "--worker_deadline=5", "--default_deadline=0s",
+        "--host_device_memory=", "--socket_mode=0990", "--socket_mode=0066", "--socket_mode=17777",
+        "--log_level=loud", "--require_reservation=maybe", "--no_such_flag"}) {
+    const Result<Flags> flags = ParseFlags({flag});
+    ASSERT_THAT(flags, HasReason("BAD_FLAG")) << flag;
+    EXPECT_THAT(flags.status().message(), HasSubstr(flag.substr(0, flag.find('=')))) << flag;
+    EXPECT_THAT(flags.status().message(), Not(HasSubstr("\n")));
+  }
+  EXPECT_THAT(ParseFlags({"serve"}), HasReason("BAD_FLAG"));
+}
+
+TEST(FlagsTest, ListenTakesLoopbackOnly) {
+  for (const char* text : {"127.0.0.1:7070", "127.3.2.1:0", "[::1]:65535"}) {
+    const Result<ListenAddress> address = ParseListenAddress(text);
+    ASSERT_THAT(address, IsOk()) << text;
+    EXPECT_EQ(address->ToString(), text);
+  }
+  for (const char* text : {"0.0.0.0:7070", "[::]:7070", "10.0.0.1:7070", "128.0.0.1:1",
+                           "[::ffff:10.0.0.1]:1", "[fe80::1]:1"}) {
+    const Result<ListenAddress> address = ParseListenAddress(text);
+    ASSERT_THAT(address, HasReason("NOT_LOOPBACK")) << text;
+    EXPECT_THAT(address.status().message(), HasSubstr("mTLS"));
+  }
+  for (const char* text :
+       {"", "7070", ":7070", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1",
+        "127.0.0.1:x", "::1:7070", "[127.0.0.1]:1", "[]:1", "127.1:7070", "unix:/tmp/x"}) {
+    EXPECT_THAT(ParseListenAddress(text), HasReason("BAD_LISTEN_ADDRESS")) << text;
+  }
+}
+
+}  // namespace
+}  // namespace torpor

@@ -1,0 +1,97 @@
+#include "daemon/runtime_dir.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "lib/base/units.h"
+
+namespace torpor {
+namespace {
+
+constexpr size_t kMaxSocketPath = 107;
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Whatever the umask is; the mode of a folder that exists stays.
+Status MakeFolder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0755) == 0) {
+    if (::chmod(path.c_str(), 0755) == 0) return Status::Ok();
+  } else if (errno == EEXIST) {
+    return Status::Ok();
+  }
+  return ErrnoStatus(errno, "create folder " + path);
+}
+
+Status AlreadyRunning(int lock, const std::string& device) {
+  char text[24] = {};
+  const ssize_t length = ::pread(lock, text, sizeof text - 1, 0);
+  std::string pid(text, length > 0 ? static_cast<size_t>(length) : 0);
+  pid = pid.substr(0, pid.find('\n'));
+  return FailedPrecondition("DAEMON_ALREADY_RUNNING", "a daemon with pid " +
+                                                          (pid.empty() ? "unknown" : pid) +
+                                                          " serves device " + device + " already")
+      .With("pid", pid)
+      .With("device", device);
+}
+
+}  // namespace
+
+Result<std::string> DefaultRuntimeDir() {
+  std::string dir = Environment("TORPOR_RUNTIME_DIR");
+  if (!dir.empty()) return dir;
+  if (::geteuid() == 0) return std::string("/run/torpor");
+  dir = Environment("XDG_RUNTIME_DIR");
+  if (!dir.empty()) return dir + "/torpor";
+  return FailedPrecondition("NO_RUNTIME_DIR",
+                            "neither TORPOR_RUNTIME_DIR nor XDG_RUNTIME_DIR is set: give "
+                            "--runtime_dir");
+}
+
+Result<DeviceDir> DeviceDir::Claim(const std::string& runtime_dir, const std::string& device) {
+  TORPOR_RETURN_IF_ERROR(CheckName(device, "device", "BAD_DEVICE_NAME"));
+  std::error_code error;
+  const std::string root = std::filesystem::absolute(runtime_dir, error).lexically_normal();
+  if (error) return ErrnoStatus(error.value(), "find folder " + runtime_dir);
+  const std::string path = (std::filesystem::path(root) / device).string();
+  const std::string longest = path + "/control.sock";
+  if (longest.size() > kMaxSocketPath) {
+    return InvalidArgument("SOCKET_PATH_TOO_LONG",
+                           longest + " is too long for a socket: use a shorter --runtime_dir")
+        .With("length", longest.size())
+        .With("limit", kMaxSocketPath);
+  }
+  TORPOR_RETURN_IF_ERROR(MakeFolder(root));
+  TORPOR_RETURN_IF_ERROR(MakeFolder(path));
+  const std::string lock_path = path + "/lock";
+  UniqueFd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (!lock.valid()) return ErrnoStatus(errno, "open " + lock_path);
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return AlreadyRunning(lock.get(), device);
+    return ErrnoStatus(errno, "lock " + lock_path);
+  }
+  const std::string pid = std::to_string(::getpid()) + "\n";
+  if (::ftruncate(lock.get(), 0) != 0 ||
+      ::pwrite(lock.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+    return ErrnoStatus(errno, "write " + lock_path);
+  }
+  return DeviceDir(path, std::move(lock));
+}
+
+DeviceDir::~DeviceDir() {
+  if (!lock_.valid()) return;
+  ::unlink(worker_socket().c_str());
+  ::unlink(control_socket().c_str());
+}
+
+}  // namespace torpor

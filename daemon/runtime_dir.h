@@ -1,0 +1,41 @@
+#ifndef TORPOR_DAEMON_RUNTIME_DIR_H_
+#define TORPOR_DAEMON_RUNTIME_DIR_H_
+
+#include <string>
+
+#include "lib/base/status.h"
+#include "lib/base/unique_fd.h"
+
+namespace torpor {
+
+// $TORPOR_RUNTIME_DIR, else /run/torpor for root, else $XDG_RUNTIME_DIR/torpor.
+// FAILED_PRECONDITION NO_RUNTIME_DIR.
+Result<std::string> DefaultRuntimeDir();
+
+// The folder of one daemon, <runtime_dir>/<device>, with the lock that makes it the only one: held
+// until destroyed, and by the kernel's word gone with the process. Move-only; not thread-safe.
+class DeviceDir {
+ public:
+  // Creates what is missing (runtime directory and folder with mode 0755) and takes the lock.
+  //   FAILED_PRECONDITION DAEMON_ALREADY_RUNNING with "pid"; INVALID_ARGUMENT SOCKET_PATH_TOO_LONG,
+  //   BAD_DEVICE_NAME
+  static Result<DeviceDir> Claim(const std::string& runtime_dir, const std::string& device);
+
+  DeviceDir(DeviceDir&&) = default;
+  DeviceDir& operator=(DeviceDir&&) = delete;
+  // Removes both sockets; the lock file stays, since a file that others may have open cannot be
+  // removed without letting two of them lock different files.
+  ~DeviceDir();
+
+  std::string worker_socket() const { return path_ + "/worker.sock"; }
+  std::string control_socket() const { return path_ + "/control.sock"; }
+
+ private:
+  DeviceDir(std::string path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+  std::string path_;
+  UniqueFd lock_;
+};
+
+}  // namespace torpor
+
+#endif  // TORPOR_DAEMON_RUNTIME_DIR_H_

@@ -1,0 +1,146 @@
+// torpord: owns the memory of one device. docs/reference.md has its flags.
+
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/control_server.h"
+#include "daemon/core/core.h"
+#include "daemon/flags.h"
+#include "daemon/host_memory.h"
+#include "daemon/keeper/in_process_keeper.h"
+#include "daemon/log.h"
+#include "daemon/open_driver.h"
+#include "daemon/runtime_dir.h"
+#include "daemon/service/memory_service.h"
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+#include "lib/base/units.h"
+#include "lib/cli/version.h"
+#include "lib/cuda/driver.h"
+#include "lib/cuda/owners.h"
+
+namespace torpor {
+namespace {
+
+// Every extent is a descriptor.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    log::Warning("{}", ErrnoStatus(errno, "raise the limit of open files"));
+  }
+}
+
+Result<Bytes> ChooseHostPool(const Flags& flags) {
+  if (flags.host_pool.has_value()) return *flags.host_pool;
+  TORPOR_ASSIGN_OR_RETURN(const Bytes available, AvailableHostMemory());
+  const Bytes half(available.value() / 2);
+  return half - half % MiB(1);
+}
+
+Result<Bytes> ChooseSafetyReserve(const Flags& flags, Bytes total) {
+  const Bytes reserve =
+      flags.safety_reserve.value_or(std::min(Bytes(total.value() / 100), MiB(512)));
+  if (reserve < total) return reserve;
+  return InvalidArgument("BAD_FLAG",
+                         "--safety_reserve leaves nothing of the device's " + FormatBytes(total))
+      .With("safety_reserve_bytes", reserve.value())
+      .With("total_bytes", total.value());
+}
+
+Status Serve(const Flags& flags, const sigset_t& stop_signals) {
+  TORPOR_ASSIGN_OR_RETURN(const std::unique_ptr<Driver> driver, OpenDriver(flags));
+  const DeviceInfo& device = driver->device();
+  std::string runtime_dir = flags.runtime_dir;
+  if (runtime_dir.empty()) {
+    TORPOR_ASSIGN_OR_RETURN(runtime_dir, DefaultRuntimeDir());
+  }
+  TORPOR_ASSIGN_OR_RETURN(const DeviceDir dir, DeviceDir::Claim(runtime_dir, device.uuid));
+
+  Core::Options options;
+  options.worker_socket = dir.worker_socket();
+  options.socket_mode = flags.socket_mode;
+  TORPOR_ASSIGN_OR_RETURN(options.host_pool, ChooseHostPool(flags));
+  TORPOR_ASSIGN_OR_RETURN(options.safety_reserve, ChooseSafetyReserve(flags, device.total));
+  options.require_reservation = flags.require_reservation;
+  options.worker_deadline = flags.worker_deadline;
+  InProcessKeeper keeper;
+  TORPOR_ASSIGN_OR_RETURN(const std::unique_ptr<Core> core,
+                          Core::Create(*driver, keeper, Clock::Real(), options));
+  MemoryServiceImpl service(*core, Clock::Real(), flags.default_deadline);
+  TORPOR_ASSIGN_OR_RETURN(
+      const std::unique_ptr<ControlServer> server,
+      ControlServer::Start(service, {dir.control_socket(), flags.socket_mode, flags.listen}));
+
+  log::Info("host pool {}, safety reserve {}, device context {}", FormatBytes(options.host_pool),
+            FormatBytes(options.safety_reserve),
+            device.context < Bytes(0) ? "unknown" : FormatBytes(device.context));
+  std::printf("torpord %s serves %s (%s, %s, %s) at %s and %s%s\n", Version(), device.uuid.c_str(),
+              device.kind.c_str(), device.name.c_str(), FormatBytes(device.total).c_str(),
+              dir.control_socket().c_str(), dir.worker_socket().c_str(),
+              server->listen().has_value() ? (", " + server->listen()->ToString()).c_str() : "");
+  std::fflush(stdout);
+
+  int signal = 0;
+  while (::sigwait(&stop_signals, &signal) != 0) {
+  }
+  // A second signal does not wait.
+  ::pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);
+  log::Info("{}: stopping, {} calls under way", sigabbrev_np(signal), service.calls());
+  server->Shutdown(flags.shutdown_deadline, [&] {
+    log::Warning("{} calls still under way: ending the workers' connections", service.calls());
+    core->Stop();
+  });
+  return Status::Ok();
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  const auto fail = [](const Status& status) {
+    std::fprintf(stderr, "torpord: %s\n", status.ToString().c_str());
+    return status.code() == Code::kInvalidArgument ? 2 : 1;
+  };
+  const Result<Flags> flags = ParseFlags(arguments);
+  if (!flags.ok()) {
+    std::fprintf(stderr, "torpord: %s (--help lists the flags)\n",
+                 flags.status().message().c_str());
+    return 2;
+  }
+  if (flags->help) {
+    std::printf("torpord: owns the memory of one GPU.\n\n%s", FlagsHelp().c_str());
+    return 0;
+  }
+  if (flags->version) {
+    std::printf("torpord %s\n", Version());
+    return 0;
+  }
+  log::SetLevel(flags->log_level);
+  SetDriverErrorSink([](const Status& status) { log::Error("driver: {}", status); });
+  RaiseDescriptorLimit();
+
+  // Before the first thread, so that all inherit it.
+  std::signal(SIGPIPE, SIG_IGN);
+  sigset_t stop_signals;
+  sigemptyset(&stop_signals);
+  sigaddset(&stop_signals, SIGTERM);
+  sigaddset(&stop_signals, SIGINT);
+  ::pthread_sigmask(SIG_BLOCK, &stop_signals, nullptr);
+
+  const Status served = Serve(*flags, stop_signals);
+  if (!served.ok()) return fail(served);
+  log::Info("stopped");
+  return 0;
+}
+
+}  // namespace
+}  // namespace torpor
+
+int main(int argc, char** argv) { return torpor::Main({argv + 1, argv + argc}); }
