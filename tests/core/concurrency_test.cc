@@ -112,10 +112,10 @@ TEST_F(Concurrency, TheSecondOperationOnAWorkerIsAborted) {
 
 TEST_F(Concurrency, ADeadlineThatPassesDuringTheCopyRollsBack) {
   HoldAt(CallKind::kCopyToHost);
-  auto slept = StartSleep(milliseconds(50));
+  const TimePoint deadline = In(seconds(2));
+  auto slept = StartSleep(deadline - std::chrono::steady_clock::now());
   ExpectHeld();
-  // A single copy step would end the copy; make the rest wait for its own deadline check.
-  std::this_thread::sleep_for(milliseconds(100));
+  std::this_thread::sleep_until(deadline + milliseconds(1));
   driver_->Continue();
   const auto result = slept.get();
   EXPECT_THAT(result, HasCode(Code::kDeadlineExceeded));
