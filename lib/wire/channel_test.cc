@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -123,13 +125,6 @@ TEST_F(ChannelTest, AnswersThatFitNoQuestionEndIt) {
   EXPECT_THAT(ended_, HasReason("BAD_FRAME"));
 }
 
-TEST_F(ChannelTest, AnAnswerToNothingEndsIt) {
-  PeerSends(Answer(Type::kFree), 1000, Encode(FreeReply{}));
-  while (channel_->Gone().ok()) std::this_thread::yield();
-  Join();
-  EXPECT_THAT(ended_, HasReason("BAD_FRAME"));
-}
-
 TEST_F(ChannelTest, AnAnswerThatCannotBeReadEndsIt) {
   const auto call = StartFree();
   PeerSends(Answer(Type::kFree), PeerReceives().id, "?");
@@ -141,6 +136,174 @@ TEST_F(ChannelTest, TheFirstCauseStays) {
   channel_->End(Aborted("FIRST", ""));
   channel_->End(Aborted("SECOND", ""));
   EXPECT_EQ(channel_->Gone().details().at("cause"), "FIRST");
+}
+
+// Two channels, each read by a thread of its own. The far one serves with `serve_`.
+class ChannelPairTest : public ::testing::Test {
+ protected:
+  ChannelPairTest() { Connect(); }
+  ~ChannelPairTest() override { Stop(); }
+
+  void Connect() {
+    int fds[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
+    near_ = std::make_unique<Channel>(UniqueFd(fds[0]), "PEER_GONE");
+    far_ = std::make_unique<Channel>(UniqueFd(fds[1]), "WORKER_GONE");
+  }
+  void Start() {
+    near_thread_ = std::thread([this] {
+      Requests server([](net::Frame) { ADD_FAILURE() << "nobody asks the near end"; });
+      near_end_ = near_->Run(server);
+    });
+    far_thread_ = std::thread([this] {
+      Requests server([this](net::Frame request) { serve_(std::move(request)); });
+      far_end_ = far_->Run(server);
+    });
+  }
+  void Stop() {
+    near_->End(Status::Ok());
+    far_->End(Status::Ok());
+    Join();
+  }
+  void Join() {
+    if (near_thread_.joinable()) near_thread_.join();
+    if (far_thread_.joinable()) far_thread_.join();
+  }
+  Result<StatusReply> AskFreed(SegmentId segment) {
+    return near_->Ask<StatusReply>(Type::kFreed, Freed{segment}, std::nullopt);
+  }
+
+  std::unique_ptr<Channel> near_;
+  std::unique_ptr<Channel> far_;
+  std::thread near_thread_;
+  std::thread far_thread_;
+  Status near_end_;
+  Status far_end_;
+  // Repeats the segment that it was asked about, as the message of its status.
+  std::function<void(net::Frame)> serve_ = [this](net::Frame request) {
+    const auto freed = Decode<Freed>(request.payload);
+    StatusReply reply;
+    reply.status = Aborted("ECHO", std::to_string(freed->segment.value()));
+    EXPECT_THAT(far_->Answer(request.type, request.id, reply), IsOk());
+  };
+};
+
+TEST_F(ChannelPairTest, DescriptorsTravelBothWays) {
+  serve_ = [this](net::Frame request) {
+    ASSERT_EQ(request.fds.size(), 1u);
+    EXPECT_THAT(far_->Answer(request.type, request.id, StatusReply{}, {request.fds[0].get()}),
+                IsOk());
+  };
+  Start();
+  int fds[2];
+  ASSERT_EQ(::pipe(fds), 0);
+  UniqueFd reading(fds[0]);
+  UniqueFd writing(fds[1]);
+  const auto call = near_->Start(Type::kMap, Encode(MapRequest{}), {writing.get()});
+  ASSERT_THAT(call, IsOk());
+  writing.Reset();
+  auto answer = near_->Wait(*call, std::nullopt);
+  ASSERT_THAT(answer, IsOk());
+  ASSERT_EQ(answer->fds.size(), 1u);
+  EXPECT_EQ(::write(answer->fds[0].get(), "x", 1), 1);
+  char byte = 0;
+  EXPECT_EQ(::read(reading.get(), &byte, 1), 1);
+}
+
+TEST_F(ChannelPairTest, BothEndsMayAskAtOnce) {
+  serve_ = [this](net::Frame request) {
+    // A question of its own first: ids of the two directions are independent.
+    EXPECT_THAT(far_->Start(Type::kResume, Encode(ResumeRequest{})), IsOk());
+    EXPECT_THAT(far_->Answer(request.type, request.id, StatusReply{}), IsOk());
+  };
+  std::vector<uint16_t> asked;
+  near_thread_ = std::thread([&] {
+    Requests server([&](net::Frame request) { asked.push_back(request.type); });
+    near_end_ = near_->Run(server);
+  });
+  far_thread_ = std::thread([&] {
+    Requests server([&](net::Frame request) { serve_(std::move(request)); });
+    far_end_ = far_->Run(server);
+  });
+  EXPECT_THAT(AskFreed(SegmentId(1)), IsOk());
+  EXPECT_THAT(AskFreed(SegmentId(2)), IsOk());
+  Stop();
+  const auto resume = static_cast<uint16_t>(Type::kResume);
+  EXPECT_EQ(asked, (std::vector<uint16_t>{resume, resume}));
+}
+
+TEST_F(ChannelPairTest, ConcurrentCallersGetTheirOwnAnswers) {
+  Start();
+  std::vector<std::thread> callers;
+  for (uint64_t t = 0; t < 8; ++t) {
+    callers.emplace_back([this, t] {
+      for (uint64_t i = 0; i < 200; ++i) {
+        const uint64_t id = t * 1000 + i;
+        const auto reply = AskFreed(SegmentId(id));
+        ASSERT_THAT(reply, IsOk());
+        ASSERT_EQ(reply->status.message(), std::to_string(id));
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
+TEST_F(ChannelPairTest, TheEndOfTheStreamReachesEveryWaiter) {
+  int asked = 0;
+  serve_ = [&](net::Frame) {
+    if (++asked == 3) far_->End(Status::Ok());
+  };
+  Start();
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 3; ++i) {
+    callers.emplace_back([this] {
+      const auto reply = AskFreed(SegmentId(1));
+      EXPECT_THAT(reply, HasReason("PEER_GONE"));
+      EXPECT_THAT(reply, HasCode(Code::kUnavailable));
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  Join();
+  EXPECT_THAT(near_end_, HasReason("CONNECTION_CLOSED"));
+  EXPECT_THAT(near_->Gone(), HasReason("PEER_GONE"));
+  EXPECT_THAT(AskFreed(SegmentId(1)), HasReason("PEER_GONE"));
+}
+
+// Before Run has seen the end of the stream, a send does.
+TEST_F(ChannelPairTest, AskingAPeerThatHungUpEndsTheChannel) {
+  far_ = nullptr;
+  EXPECT_THAT(AskFreed(SegmentId(1)), HasReason("PEER_GONE"));
+  EXPECT_THAT(near_->Gone(), HasReason("PEER_GONE"));
+  far_ = std::make_unique<Channel>(UniqueFd(), "WORKER_GONE");
+}
+
+TEST_F(ChannelPairTest, GarbageEndsTheChannel) {
+  int fds[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
+  Channel channel{UniqueFd(fds[0]), "PEER_GONE"};
+  const UniqueFd peer(fds[1]);
+  ASSERT_EQ(::send(peer.get(), "garbage", 7, 0), 7);
+  Requests server([](net::Frame) { ADD_FAILURE(); });
+  EXPECT_THAT(channel.Run(server), HasReason("BAD_FRAME"));
+  EXPECT_THAT(channel.Gone(), HasReason("PEER_GONE"));
+}
+
+TEST_F(ChannelPairTest, AFrameThatIsTooLargeFailsAloneAndTheChannelGoesOn) {
+  Start();
+  const std::vector<int> fds(net::kMaxFrameFds + 1, 0);
+  EXPECT_THAT(near_->Start(Type::kMap, Encode(MapRequest{}), fds), HasReason("FRAME_TOO_LARGE"));
+  EXPECT_THAT(AskFreed(SegmentId(1)), IsOk());
+}
+
+TEST_F(ChannelPairTest, AnAnswerThatNobodyAskedForEndsTheChannel) {
+  for (const uint64_t id : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 63}) {
+    Connect();
+    Start();
+    EXPECT_THAT(far_->Answer(static_cast<uint16_t>(Type::kFreed), id, StatusReply{}), IsOk());
+    Join();
+    EXPECT_THAT(near_end_, HasReason("BAD_FRAME")) << id;
+    EXPECT_THAT(far_end_, HasReason("CONNECTION_CLOSED")) << id;
+  }
 }
 
 }  // namespace
