@@ -78,6 +78,11 @@ void FakeDaemon::Serve(UniqueFd socket) {
   reply.granularity = kGranularity;
   reply.arena_size = kArena;
   const wire::Hello hello = Require(wire::Decode<wire::Hello>(first->payload), "hello");
+  {
+    MutexLock lock(mutex_);
+    hello_ = hello;
+    quiesce_ = hello.quiesce;
+  }
   if (!hello.device_uuid.empty() && hello.device_uuid != kUuid) {
     reply.status = FailedPrecondition("WRONG_DEVICE", "another device")
                        .With("daemon_device_uuid", kUuid)
@@ -90,8 +95,6 @@ void FakeDaemon::Serve(UniqueFd socket) {
   auto channel = std::make_shared<wire::Channel>(std::move(socket), "WORKER_GONE");
   {
     MutexLock lock(mutex_);
-    hello_ = hello;
-    quiesce_ = hello.quiesce;
     channel_ = channel;
     connected_.NotifyAll();
   }

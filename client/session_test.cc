@@ -267,6 +267,17 @@ TEST_F(SessionTest, AForkedChildIsTurnedAwayAndHarmsNothing) {
   EXPECT_THAT(session_->Usage(), IsOk());
 }
 
+TEST_F(SessionTest, AForkedChildMayConnectItself) {
+  session_ = nullptr;
+  EXPECT_EQ(0, RunInChild([&] {
+              Connect();
+              const DeviceAddress address = Allocate("weights", kUnit);
+              Memory(address)[0] = 1;
+              session_ = nullptr;
+              return !HasFailure();
+            }));
+}
+
 TEST_F(SessionTest, AChildDoesNotKeepTheConnection) {
   const auto channel = daemon_.channel();
   int hold[2];
