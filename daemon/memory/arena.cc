@@ -65,10 +65,16 @@ std::vector<ExtentPtr> Arena::Drop(SegmentId id) {
   (extents.empty() ? free_ : stranded_).Put(segment->offset(), segment->size());
   std::vector<ExtentPtr> dead;
   for (const ExtentPtr& extent : extents) {
-    if (!Lives(*extent)) dead.push_back(extent);
+    if (Lives(*extent)) continue;
+    extents_.erase(extent->offset());
+    stranded_.TakeWithin(extent->offset(), extent->size());
+    dead.push_back(extent);
   }
-  DropExtents(dead);
   return dead;
+}
+
+void Arena::Reclaim(const std::vector<ExtentPtr>& extents) {
+  for (const ExtentPtr& extent : extents) free_.Put(extent->offset(), extent->size());
 }
 
 bool Arena::Lives(const Extent& extent) const {

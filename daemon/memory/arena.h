@@ -38,10 +38,13 @@ class Arena {
   // `segment` lies in a taken place.
   Segment& Add(std::unique_ptr<Segment> segment);
   void AddExtents(const std::vector<ExtentPtr>& extents);
-  // Takes the extents out of the books; whoever holds the pointers ends them.
+  // Takes extents out of the books whose segments sleep and that the worker has unmapped; whoever
+  // holds the pointers ends them.
   void DropExtents(const std::vector<ExtentPtr>& extents);
-  // Removes a segment and gives the extents that nothing lives in any more, out of the books.
+  // Removes a segment and gives the extents that nothing lives in any more, out of the books. Their
+  // addresses stay taken until Reclaim: the worker still maps them.
   std::vector<ExtentPtr> Drop(SegmentId id);
+  void Reclaim(const std::vector<ExtentPtr>& extents);
 
   const std::map<Bytes, std::unique_ptr<Segment>>& segments() const { return segments_; }
   const std::map<Bytes, ExtentPtr>& extents() const { return extents_; }

@@ -97,13 +97,21 @@ std::vector<ExtentPtr> Inventory::Close(WorkerId id) {
   worker->closing = true;
   while (worker->operation.has_value()) operation_ended_.Wait(mutex_);
   for (const auto& [tag, arena] : worker->arenas) {
-    for (const auto& [offset, extent] : arena->extents()) extents.push_back(extent);
+    std::vector<ExtentPtr> of_tag;
+    for (const auto& [offset, extent] : arena->extents()) of_tag.push_back(extent);
+    arena->DropExtents(of_tag);
+    extents.insert(extents.end(), of_tag.begin(), of_tag.end());
   }
   for (const auto& [segment, freeing] : worker->freeing) {
-    extents.insert(extents.end(), freeing.begin(), freeing.end());
+    extents.insert(extents.end(), freeing.extents.begin(), freeing.extents.end());
   }
-  workers_.erase(id);
+  worker->freeing.clear();
   return extents;
+}
+
+void Inventory::Remove(WorkerId id) {
+  MutexLock lock(mutex_);
+  workers_.erase(id);
 }
 
 bool Inventory::HasUnknownAttachment(const Worker& worker) {
@@ -245,7 +253,10 @@ Result<std::vector<ExtentPtr>> Inventory::Abandon(WorkerId id, SegmentId segment
   if (segment == nullptr || segment->state() != SegmentState::kPending) {
     return UnknownSegment(id, segment_id);
   }
-  return DropSegment(*worker, segment_id);
+  Arena& arena = *worker->segments.at(segment_id);
+  std::vector<ExtentPtr> extents = DropSegment(*worker, segment_id);
+  arena.Reclaim(extents);
+  return extents;
 }
 
 // --- freeing
@@ -261,8 +272,9 @@ Result<std::vector<ExtentPtr>> Inventory::Free(WorkerId id, SegmentId segment_id
     segment->Doom();
     return std::vector<ExtentPtr>();
   }
+  const std::string tag = segment->tag();
   std::vector<ExtentPtr> extents = DropSegment(*worker, segment_id);
-  if (!extents.empty()) worker->freeing[segment_id] = extents;
+  if (!extents.empty()) worker->freeing[segment_id] = {tag, extents};
   return extents;
 }
 
@@ -272,9 +284,15 @@ std::vector<ExtentPtr> Inventory::Freed(WorkerId id, SegmentId segment_id) {
   if (worker == nullptr) return {};
   const auto it = worker->freeing.find(segment_id);
   if (it == worker->freeing.end()) return {};
-  std::vector<ExtentPtr> extents = std::move(it->second);
+  const Orphans freed = std::move(it->second);
   worker->freeing.erase(it);
-  return extents;
+  worker->arenas.at(freed.tag)->Reclaim(freed.extents);
+  return freed.extents;
+}
+
+void Inventory::Reclaim(WorkerId id, const Orphans& orphans) {
+  MutexLock lock(mutex_);
+  if (Worker* const worker = Find(id)) worker->arenas.at(orphans.tag)->Reclaim(orphans.extents);
 }
 
 // --- operations

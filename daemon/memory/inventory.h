@@ -102,9 +102,11 @@ class Inventory {
   WorkerId AddWorker(WorkerInfo info) EXCLUDES(mutex_);
   std::optional<WorkerInfo> FindWorker(WorkerId id) const EXCLUDES(mutex_);
   void UpdateWorker(WorkerId id, const std::function<void(WorkerInfo&)>& change) EXCLUDES(mutex_);
-  // The worker is gone: refuses new operations and allocations, waits for the operation under way,
-  // forgets the worker and gives all its extents, out of the books.
+  // The worker is gone: refuses new operations and allocations, waits for the operation under way
+  // and gives all its extents, out of the books.
   std::vector<ExtentPtr> Close(WorkerId id) EXCLUDES(mutex_);
+  // Forgets a closed worker, once its extents have ended.
+  void Remove(WorkerId id) EXCLUDES(mutex_);
   std::vector<WorkerStats> Snapshot() const EXCLUDES(mutex_);
   // Tags of the worker with a segment that has no memory.
   std::vector<std::string> AsleepTags(WorkerId id) const EXCLUDES(mutex_);
@@ -140,8 +142,11 @@ class Inventory {
   // Removes the segment, or dooms it when an operation holds it. Gives what its worker has to unmap;
   // the extents wait in the books for Freed. NOT_FOUND UNKNOWN_SEGMENT.
   Result<std::vector<ExtentPtr>> Free(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);
-  // The worker has unmapped what Free gave.
+  // The worker has unmapped what Free gave: the addresses can be used again.
   std::vector<ExtentPtr> Freed(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);
+
+  // The same for what Commit or RollBack gave.
+  void Reclaim(WorkerId worker, const Orphans& orphans) EXCLUDES(mutex_);
 
   // --- operations
   // NOT_FOUND/UNAVAILABLE WORKER_GONE, ABORTED OPERATION_IN_PROGRESS or ROLLBACK_PENDING.
@@ -173,7 +178,7 @@ class Inventory {
     WorkerInfo info;
     std::map<std::string, std::unique_ptr<Arena>> arenas;
     std::map<SegmentId, Arena*> segments;
-    std::map<SegmentId, std::vector<ExtentPtr>> freeing;
+    std::map<SegmentId, Orphans> freeing;
     std::optional<OperationId> operation;
     bool closing = false;
   };

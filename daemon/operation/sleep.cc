@@ -95,7 +95,7 @@ WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const S
     outcome.status = TakeImages(context, info->reservation, plan);
   }
   if (!outcome.status.ok()) {
-    RollBackBooks(context, worker, plan);
+    RollBackBooks(context, **link, *operation, plan);
     return outcome;
   }
 

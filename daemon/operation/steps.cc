@@ -94,11 +94,10 @@ Status RecordPlan(const OperationContext& context, WorkerId worker, const Plan& 
   return Status::Ok();
 }
 
-void RollBackBooks(const OperationContext& context, WorkerId worker, Plan& plan) {
-  for (Orphans& orphans : context.inventory.RollBack(worker, plan)) {
-    EndExtents(context, std::move(orphans.extents));
-  }
-  context.inventory.EndOperation(worker);
+void RollBackBooks(const OperationContext& context, WorkerLink& link, OperationId operation,
+                   Plan& plan) {
+  EndOrphans(context, link, operation, context.inventory.RollBack(link.worker(), plan));
+  context.inventory.EndOperation(link.worker());
 }
 
 void EndOrphans(const OperationContext& context, WorkerLink& link, OperationId operation,
@@ -107,10 +106,12 @@ void EndOrphans(const OperationContext& context, WorkerLink& link, OperationId o
     const Status unmapped =
         link.StartUnmap(operation, of_tag.tag, of_tag.extents)
             .Wait(std::chrono::steady_clock::now() + context.worker_deadline);
-    // The daemon's part ends in any case; what the worker still maps is its own loss.
-    if (!unmapped.ok()) {
-      log::Warning("worker {} keeps freed memory: {}", WorkerName(link.worker()),
-                unmapped);
+    // The daemon's part ends in any case; what the worker still maps is its own loss, and its
+    // addresses are not used again.
+    if (unmapped.ok()) {
+      context.inventory.Reclaim(link.worker(), of_tag);
+    } else {
+      log::Warning("worker {} keeps freed memory: {}", WorkerName(link.worker()), unmapped);
     }
     EndExtents(context, std::move(of_tag.extents));
   }

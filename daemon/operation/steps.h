@@ -54,7 +54,8 @@ struct Undo {
 void RollBack(Undo undo, WorkerOutcome& outcome);
 
 // Nothing was asked of the worker yet: only the books.
-void RollBackBooks(const OperationContext& context, WorkerId worker, Plan& plan);
+void RollBackBooks(const OperationContext& context, WorkerLink& link, OperationId operation,
+                   Plan& plan);
 
 // Extents whose segments were freed under the operation: unmapped by the worker, then ended.
 void EndOrphans(const OperationContext& context, WorkerLink& link, OperationId operation,

@@ -89,7 +89,7 @@ WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const Wa
   Result<Draw> draw = size > Bytes(0) ? Admit(context, *info, spec, size) : Draw();
   if (!draw.ok() || size == Bytes(0)) {
     outcome.status = draw.status();
-    RollBackBooks(context, worker, plan);
+    RollBackBooks(context, **link, *operation, plan);
     return outcome;
   }
 
