@@ -1,5 +1,6 @@
 #include "lib/cli/flag_set.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstdio>
@@ -107,8 +108,13 @@ void FlagSet::AddDuration(std::string name, std::string help, Duration* target) 
 }
 
 const FlagSet::Flag* FlagSet::Find(std::string_view name) const {
+  const auto same = [](char a, char b) { return a == b || (a == '-' && b == '_'); };
   for (const Flag& flag : flags_) {
-    if (flag.name == name) return &flag;
+    const std::string_view own = flag.name;
+    if (std::equal(own.begin(), own.end(), name.begin(), name.end(),
+                   [&](char a, char b) { return same(a, b) || same(b, a); })) {
+      return &flag;
+    }
   }
   return nullptr;
 }

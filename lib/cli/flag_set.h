@@ -19,8 +19,8 @@ Result<Duration> ParseDuration(std::string_view text);
 std::string FormatDuration(Duration duration);
 
 // The flags of one program. A flag is written --name=value or --name value; a switch --name,
-// --name=true, --name=false. "--" ends them. Not thread-safe; what a flag writes to must outlive
-// the set.
+// --name=true, --name=false. In names '-' and '_' are the same. "--" ends the flags. Not
+// thread-safe; what a flag writes to must outlive the set.
 class FlagSet {
  public:
   // Called with the value for each time that the flag is given.

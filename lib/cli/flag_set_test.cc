@@ -80,6 +80,14 @@ TEST_F(FlagSetTest, TwoDashesEndTheFlags) {
   EXPECT_FALSE(loud_);
 }
 
+TEST_F(FlagSetTest, DashAndUnderscoreAreTheSame) {
+  bool dry_run = false;
+  flags_.AddSwitch("dry_run", "a switch", &dry_run);
+  ASSERT_THAT(flags_.Parse({"--dry-run"}), IsOk());
+  EXPECT_TRUE(dry_run);
+  EXPECT_THAT(flags_.Parse({"--dry+run"}), HasReason("BAD_FLAG"));
+}
+
 TEST_F(FlagSetTest, RefusalsNameTheFlag) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"--nam=x"}, "there is no flag --nam"},

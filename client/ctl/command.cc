@@ -1,0 +1,277 @@
+#include "client/ctl/command.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "lib/base/units.h"
+#include "lib/cli/flag_set.h"
+
+namespace torpor::ctl {
+namespace {
+
+Status BadCommand(std::string message) {
+  return InvalidArgument("BAD_COMMAND", std::move(message));
+}
+
+Result<std::vector<std::string>> Split(std::string_view list) {
+  std::vector<std::string> items;
+  while (true) {
+    const size_t comma = list.find(',');
+    items.emplace_back(list.substr(0, comma));
+    if (items.back().empty()) return BadCommand("an empty name in a list");
+    if (comma == std::string_view::npos) return items;
+    list.remove_prefix(comma + 1);
+  }
+}
+
+// "key=value"
+Result<std::pair<std::string, std::string>> SplitPair(const std::string& item) {
+  const size_t equals = item.find('=');
+  if (equals == 0 || equals == std::string::npos || equals + 1 == item.size()) {
+    return BadCommand("\"" + item + "\" is not of the form NAME=VALUE");
+  }
+  return std::make_pair(item.substr(0, equals), item.substr(equals + 1));
+}
+
+Result<v1::Policy> ParsePolicy(const std::string& name) {
+  if (name == "keep") return v1::POLICY_KEEP;
+  if (name == "offload") return v1::POLICY_OFFLOAD;
+  if (name == "discard") return v1::POLICY_DISCARD;
+  return BadCommand("\"" + name + "\" is neither keep, offload nor discard");
+}
+
+// Everything that can be said, before it is known which of it goes together.
+struct Words {
+  Command command;
+  v1::Selector selector;
+  std::string reservation;
+  bool help = false;
+  bool version = false;
+  std::set<std::string> given;
+};
+
+class Flags {
+ public:
+  explicit Flags(Words& words) : words_(words) {
+    Command& command = words.command;
+    Common("target", "ADDRESS", "the daemon's socket path or address (default: found)",
+           [&](std::string_view value) {
+             command.target = std::string(value);
+             return Status::Ok();
+           });
+    Common("device", "UUID", "the daemon of this device (default: the only one)",
+           [&](std::string_view value) {
+             command.device = std::string(value);
+             return Status::Ok();
+           });
+    Common("runtime-dir", "DIR",
+           "where to look (default $TORPOR_RUNTIME_DIR, else /run/torpor for root, else "
+           "$XDG_RUNTIME_DIR/torpor)",
+           [&](std::string_view value) {
+             command.runtime_dir = std::string(value);
+             return Status::Ok();
+           });
+    set_.AddDuration("timeout", "give up after so long (default 5m)", &command.timeout);
+    set_.AddSwitch("json", "print the answer as protobuf JSON", &command.json);
+    set_.AddSwitch("help", "print this", &words.help);
+    set_.AddSwitch("version", "print the version", &words.version);
+    AddSelection();
+    AddSleep();
+    AddReserve();
+  }
+
+  const FlagSet& set() const { return set_; }
+
+ private:
+  void Common(const std::string& name, const char* value, const char* help,
+              FlagSet::Setter setter) {
+    set_.Add(name, value, help, std::move(setter));
+  }
+  // A flag that only some verbs take.
+  void Special(const std::string& name, const char* value, const char* help,
+               FlagSet::Setter setter) {
+    set_.Add(name, value, help, [this, name, setter = std::move(setter)](std::string_view given) {
+      words_.given.insert(name);
+      return setter(given);
+    });
+  }
+  void SpecialSwitch(const std::string& name, const char* help, std::function<void()> set) {
+    Special(name, "", help, [set = std::move(set)](std::string_view value) {
+      if (value != "true") return BadCommand("takes no value");
+      set();
+      return Status::Ok();
+    });
+  }
+  template <typename Repeated>
+  FlagSet::Setter Append(Repeated* field) {
+    return [field](std::string_view value) {
+      TORPOR_ASSIGN_OR_RETURN(const std::vector<std::string> items, Split(value));
+      for (const std::string& item : items) *field->Add() = item;
+      return Status::Ok();
+    };
+  }
+
+  void AddSelection() {
+    Special("worker", "ID,...", "sleep, wake: workers by id or name; repeatable",
+            Append(words_.selector.mutable_workers()));
+    Special("tag", "TAG,...", "sleep, wake: only these tags; repeatable",
+            Append(words_.selector.mutable_tags()));
+    SpecialSwitch("all", "sleep, wake: every worker and tag",
+                  [this] { words_.selector.set_all(true); });
+  }
+
+  void AddSleep() {
+    Special("level", "1|2", "sleep: 1 keeps the weights in host memory, 2 drops them too",
+            [this](std::string_view value) {
+              int32_t level = 0;
+              const auto [end, error] =
+                  std::from_chars(value.data(), value.data() + value.size(), level);
+              if (error != std::errc() || end != value.data() + value.size()) {
+                return BadCommand("\"" + std::string(value) + "\" is no number");
+              }
+              words_.command.sleep.set_level(level);
+              return Status::Ok();
+            });
+    Special("policy", "TAG=keep|offload|discard,...",
+            "sleep: what becomes of each tag, instead of a level; repeatable",
+            [this](std::string_view value) {
+              TORPOR_ASSIGN_OR_RETURN(const std::vector<std::string> items, Split(value));
+              for (const std::string& item : items) {
+                TORPOR_ASSIGN_OR_RETURN(const auto pair, SplitPair(item));
+                TORPOR_ASSIGN_OR_RETURN((*words_.command.sleep.mutable_policies())[pair.first],
+                                        ParsePolicy(pair.second));
+              }
+              return Status::Ok();
+            });
+    SpecialSwitch("force", "sleep: discard also drops host copies that are there already",
+                  [this] { words_.command.sleep.set_force(true); });
+    Special("order", "TAG,...", "wake: tags whose bytes come first; repeatable",
+            Append(words_.command.wake.mutable_order()));
+    Special("reservation", "ID", "wake: draw on this reservation; release: the one to give back",
+            [this](std::string_view value) {
+              words_.reservation = std::string(value);
+              return Status::Ok();
+            });
+  }
+
+  void AddReserve() {
+    v1::ReserveRequest& reserve = words_.command.reserve;
+    Special("name", "NAME", "reserve: a name for people", [&](std::string_view value) {
+      reserve.set_name(std::string(value));
+      return Status::Ok();
+    });
+    Special("part", "NAME=SIZE,...",
+            "reserve: device memory by purpose, as weights=14GiB; repeatable",
+            [&](std::string_view value) {
+              TORPOR_ASSIGN_OR_RETURN(const std::vector<std::string> items, Split(value));
+              for (const std::string& item : items) {
+                TORPOR_ASSIGN_OR_RETURN(const auto pair, SplitPair(item));
+                TORPOR_ASSIGN_OR_RETURN(const Bytes size, ParseBytes(pair.second));
+                v1::ReservationPart& part = *reserve.add_parts();
+                part.set_name(pair.first);
+                part.set_device_bytes(size.value());
+              }
+              return Status::Ok();
+            });
+    Special("host-bytes", "SIZE", "reserve: room in the host pool", [&](std::string_view value) {
+      TORPOR_ASSIGN_OR_RETURN(const Bytes size, ParseBytes(value));
+      reserve.set_host_bytes(size.value());
+      return Status::Ok();
+    });
+    Special("ttl", "TIME", "reserve: what is not drawn by then is lost",
+            [&](std::string_view value) {
+              TORPOR_ASSIGN_OR_RETURN(const Duration ttl, ParseDuration(value));
+              const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(ttl).count();
+              reserve.mutable_ttl()->set_seconds(nanos / 1'000'000'000);
+              reserve.mutable_ttl()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+              return Status::Ok();
+            });
+  }
+
+  Words& words_;
+  FlagSet set_;
+};
+
+struct VerbInfo {
+  const char* name;
+  Verb verb;
+  std::vector<std::string> flags;
+};
+
+const std::vector<VerbInfo>& Verbs() {
+  static const auto& verbs = *new std::vector<VerbInfo>{
+      {"usage", Verb::kUsage, {}},
+      {"sleep", Verb::kSleep, {"worker", "tag", "all", "level", "policy", "force"}},
+      {"wake", Verb::kWake, {"worker", "tag", "all", "order", "reservation"}},
+      {"reserve", Verb::kReserve, {"name", "part", "host-bytes", "ttl"}},
+      {"release", Verb::kRelease, {"reservation"}},
+  };
+  return verbs;
+}
+
+}  // namespace
+
+Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
+  Words words;
+  const Flags flags(words);
+  TORPOR_ASSIGN_OR_RETURN(std::vector<std::string> rest, flags.set().Parse(arguments));
+  Command& command = words.command;
+  if (words.help || words.version) {
+    command.verb = words.help ? Verb::kHelp : Verb::kVersion;
+    return command;
+  }
+  if (rest.empty()) return BadCommand("what to do? usage, sleep, wake, reserve or release");
+  const std::string name = rest.front();
+  rest.erase(rest.begin());
+  const auto verb = std::find_if(Verbs().begin(), Verbs().end(),
+                                 [&](const VerbInfo& info) { return info.name == name; });
+  if (verb == Verbs().end()) {
+    return BadCommand("\"" + name + "\" is no command: usage, sleep, wake, reserve or release");
+  }
+  command.verb = verb->verb;
+  for (const std::string& flag : words.given) {
+    if (std::find(verb->flags.begin(), verb->flags.end(), flag) == verb->flags.end()) {
+      return BadCommand("--" + flag + " does not go with " + name);
+    }
+  }
+  if (command.verb == Verb::kSleep || command.verb == Verb::kWake) {
+    for (std::string& worker : rest) words.selector.add_workers(std::move(worker));
+    rest.clear();
+  } else if (command.verb == Verb::kRelease && words.reservation.empty() && !rest.empty()) {
+    words.reservation = rest.front();
+    rest.erase(rest.begin());
+  }
+  if (!rest.empty()) return BadCommand("unexpected argument \"" + rest.front() + "\"");
+  if (command.verb == Verb::kRelease && words.reservation.empty()) {
+    return BadCommand("release which reservation?");
+  }
+  if (!command.target.empty() && command.target.front() == '/') {
+    command.target.insert(0, "unix:");
+  }
+  *command.sleep.mutable_selector() = words.selector;
+  *command.wake.mutable_selector() = words.selector;
+  command.wake.set_reservation_id(words.reservation);
+  command.release.set_reservation_id(words.reservation);
+  return command;
+}
+
+std::string CommandHelp() {
+  Words words;
+  return "torporctl: asks a torpord about the memory of its GPU, or to move it.\n"
+         "\n"
+         "  torporctl usage\n"
+         "  torporctl sleep --level 1 WORKER...      or --all, --tag TAG\n"
+         "  torporctl wake WORKER...                 or --all, --tag TAG\n"
+         "  torporctl reserve --name NAME --part weights=14GiB --ttl 30s\n"
+         "  torporctl release RESERVATION\n"
+         "\n" +
+         Flags(words).set().Help() +
+         "\n"
+         "Exit status: 0 done; 1 the call failed; 2 the command line is wrong; 3 done for some of\n"
+         "the selected workers only.\n";
+}
+
+}  // namespace torpor::ctl

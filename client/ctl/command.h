@@ -1,0 +1,36 @@
+#ifndef TORPOR_CLIENT_CTL_COMMAND_H_
+#define TORPOR_CLIENT_CTL_COMMAND_H_
+
+#include <string>
+#include <vector>
+
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+#include "torpor/v1/memory_service.pb.h"
+
+namespace torpor::ctl {
+
+enum class Verb { kHelp, kVersion, kUsage, kSleep, kWake, kReserve, kRelease };
+
+// What one command line asks for.
+struct Command {
+  Verb verb = Verb::kHelp;
+  std::string target;  // gRPC's name of the daemon; empty: found by the next two
+  std::string runtime_dir;
+  std::string device;
+  bool json = false;
+  Duration timeout = std::chrono::minutes(5);
+  // The one of the verb is filled in.
+  v1::SleepRequest sleep;
+  v1::WakeUpRequest wake;
+  v1::ReserveRequest reserve;
+  v1::ReleaseRequest release;
+};
+
+// INVALID_ARGUMENT BAD_FLAG, BAD_COMMAND with a message of one line.
+Result<Command> ParseCommand(const std::vector<std::string>& arguments);
+std::string CommandHelp();
+
+}  // namespace torpor::ctl
+
+#endif  // TORPOR_CLIENT_CTL_COMMAND_H_

@@ -1,0 +1,122 @@
+#include "client/ctl/command.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lib/base/status_matchers.h"
+#include "lib/base/units.h"
+
+namespace torpor::ctl {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(CommandTest, Usage) {
+  const auto command = ParseCommand({"usage", "--json", "--device=host-0", "--timeout=3s"});
+  ASSERT_THAT(command, IsOk());
+  EXPECT_EQ(command->verb, Verb::kUsage);
+  EXPECT_TRUE(command->json);
+  EXPECT_EQ(command->device, "host-0");
+  EXPECT_EQ(command->timeout, seconds(3));
+}
+
+TEST(CommandTest, APathIsASocket) {
+  EXPECT_EQ(ParseCommand({"usage", "--target=/tmp/x.sock"})->target, "unix:/tmp/x.sock");
+  EXPECT_EQ(ParseCommand({"--target", "127.0.0.1:7070", "usage"})->target, "127.0.0.1:7070");
+  EXPECT_THAT(ParseCommand({"usage"})->target, IsEmpty());
+}
+
+TEST(CommandTest, SleepByLevel) {
+  const auto command = ParseCommand({"sleep", "--level", "1", "w-1", "--worker=w-2,w-3", "w-4",
+                                     "--tag=weights", "--tag=kv_cache", "--force"});
+  ASSERT_THAT(command, IsOk());
+  EXPECT_EQ(command->verb, Verb::kSleep);
+  EXPECT_EQ(command->sleep.level(), 1);
+  EXPECT_TRUE(command->sleep.force());
+  EXPECT_THAT(command->sleep.selector().workers(), ElementsAre("w-2", "w-3", "w-1", "w-4"));
+  EXPECT_THAT(command->sleep.selector().tags(), ElementsAre("weights", "kv_cache"));
+  EXPECT_FALSE(command->sleep.selector().all());
+}
+
+TEST(CommandTest, SleepByPolicy) {
+  const auto command = ParseCommand(
+      {"sleep", "--all", "--policy", "weights=offload,kv_cache=discard", "--policy=runtime=keep"});
+  ASSERT_THAT(command, IsOk());
+  EXPECT_TRUE(command->sleep.selector().all());
+  EXPECT_EQ(command->sleep.policies().at("weights"), v1::POLICY_OFFLOAD);
+  EXPECT_EQ(command->sleep.policies().at("kv_cache"), v1::POLICY_DISCARD);
+  EXPECT_EQ(command->sleep.policies().at("runtime"), v1::POLICY_KEEP);
+}
+
+TEST(CommandTest, Wake) {
+  const auto command =
+      ParseCommand({"wake", "model", "--order=weights,kv_cache", "--reservation=r-1"});
+  ASSERT_THAT(command, IsOk());
+  EXPECT_EQ(command->verb, Verb::kWake);
+  EXPECT_THAT(command->wake.selector().workers(), ElementsAre("model"));
+  EXPECT_THAT(command->wake.order(), ElementsAre("weights", "kv_cache"));
+  EXPECT_EQ(command->wake.reservation_id(), "r-1");
+}
+
+TEST(CommandTest, Reserve) {
+  const auto command =
+      ParseCommand({"reserve", "--name=llama", "--part=weights=14GiB", "--part",
+                    "kv_cache=2GiB,workspace=1MiB", "--host-bytes=14GiB", "--ttl=1500ms"});
+  ASSERT_THAT(command, IsOk());
+  EXPECT_EQ(command->verb, Verb::kReserve);
+  const v1::ReserveRequest& reserve = command->reserve;
+  EXPECT_EQ(reserve.name(), "llama");
+  ASSERT_EQ(reserve.parts_size(), 3);
+  EXPECT_EQ(reserve.parts(0).name(), "weights");
+  EXPECT_EQ(reserve.parts(0).device_bytes(), GiB(14).value());
+  EXPECT_EQ(reserve.parts(2).device_bytes(), MiB(1).value());
+  EXPECT_EQ(reserve.host_bytes(), GiB(14).value());
+  EXPECT_EQ(reserve.ttl().seconds(), 1);
+  EXPECT_EQ(reserve.ttl().nanos(), 500'000'000);
+}
+
+TEST(CommandTest, Release) {
+  EXPECT_EQ(ParseCommand({"release", "r-1"})->release.reservation_id(), "r-1");
+  EXPECT_EQ(ParseCommand({"release", "--reservation=r-2"})->release.reservation_id(), "r-2");
+}
+
+TEST(CommandTest, HelpAndVersionWinOverTheRest) {
+  EXPECT_EQ(ParseCommand({"--help"})->verb, Verb::kHelp);
+  EXPECT_EQ(ParseCommand({"sleep", "--help"})->verb, Verb::kHelp);
+  EXPECT_EQ(ParseCommand({"--version"})->verb, Verb::kVersion);
+  EXPECT_THAT(CommandHelp(), HasSubstr("--host-bytes=SIZE"));
+  EXPECT_THAT(CommandHelp(), HasSubstr("Exit status"));
+}
+
+TEST(CommandTest, RefusesWhatMakesNoSense) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{}, "what to do?"},
+      {{"dance"}, "\"dance\" is no command"},
+      {{"usage", "w-1"}, "unexpected argument \"w-1\""},
+      {{"usage", "--level=1"}, "--level does not go with usage"},
+      {{"wake", "--force"}, "--force does not go with wake"},
+      {{"sleep", "--ttl=1s"}, "--ttl does not go with sleep"},
+      {{"sleep", "--level=one"}, "--level: \"one\" is no number"},
+      {{"sleep", "--policy=weights"}, "--policy: \"weights\" is not of the form"},
+      {{"sleep", "--policy=weights=burn"}, "\"burn\" is neither keep, offload nor discard"},
+      {{"sleep", "--worker=a,,b"}, "an empty name"},
+      {{"sleep", "--worker="}, "an empty name"},
+      {{"sleep", "--force=perhaps"}, "--force: takes no value"},
+      {{"reserve", "--part=weights=lots"}, "--part: "},
+      {{"reserve", "--part==1"}, "--part: "},
+      {{"reserve", "--ttl=soon"}, "--ttl: "},
+      {{"release"}, "release which reservation?"},
+      {{"release", "r-1", "r-2"}, "unexpected argument \"r-2\""},
+      {{"usage", "--timeout=0s"}, "--timeout: "},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const auto command = ParseCommand(arguments);
+    ASSERT_FALSE(command.ok()) << message;
+    EXPECT_THAT(command.status().message(), HasSubstr(message));
+  }
+}
+
+}  // namespace
+}  // namespace torpor::ctl

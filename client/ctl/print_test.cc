@@ -1,0 +1,146 @@
+#include "client/ctl/print.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "google/rpc/error_details.pb.h"
+#include "lib/base/units.h"
+
+namespace torpor::ctl {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+const auto kNow = std::chrono::system_clock::from_time_t(1'700'000'000);
+
+google::rpc::Status PoolExhausted() {
+  google::rpc::Status status;
+  status.set_code(8);
+  status.set_message("no room");
+  google::rpc::ErrorInfo info;
+  info.set_reason("HOST_POOL_EXHAUSTED");
+  info.set_domain("torpor");
+  (*info.mutable_metadata())["requested_bytes"] = "2097152";
+  (*info.mutable_metadata())["worker"] = "w-1";
+  status.add_details()->PackFrom(info);
+  return status;
+}
+
+TEST(PrintTest, ErrorsShowReasonAndNumbers) {
+  EXPECT_EQ(PrintError(PoolExhausted()),
+            "RESOURCE_EXHAUSTED HOST_POOL_EXHAUSTED: no room\n"
+            "  requested_bytes  2097152 (2.00 MiB)\n"
+            "  worker           w-1\n");
+}
+
+TEST(PrintTest, ErrorsWithoutDetails) {
+  google::rpc::Status status;
+  status.set_code(14);
+  status.set_message("connection refused");
+  EXPECT_EQ(PrintError(status), "UNAVAILABLE: connection refused\n");
+}
+
+TEST(PrintTest, Usage) {
+  v1::UsageResponse usage;
+  usage.mutable_device()->set_uuid("host-0");
+  usage.mutable_device()->set_name("host memory");
+  usage.mutable_device()->set_driver("host");
+  usage.mutable_device()->set_total_bytes(GiB(1).value());
+  usage.mutable_device()->set_free_bytes(MiB(512).value());
+  usage.mutable_host_pool()->set_budget_bytes(GiB(2).value());
+  v1::WorkerUsage& worker = *usage.add_workers();
+  worker.set_id("w-1");
+  worker.set_name("model");
+  worker.set_pid(42);
+  worker.set_quiescence(v1::QUIESCENCE_OWN_CALL);
+  worker.set_operation_id("op-3");
+  for (const char* name : {"weights", "kv_cache"}) {
+    v1::TagUsage& tag = *worker.add_tags();
+    tag.set_tag(name);
+    tag.set_segments(2);
+    tag.set_resident_bytes(MiB(8).value());
+  }
+  usage.add_workers()->set_id("w-2");
+  v1::ReservationUsage& reservation = *usage.add_reservations();
+  reservation.set_id("r-1");
+  reservation.set_name("next");
+  reservation.set_device_bytes(MiB(64).value());
+  reservation.mutable_expire_time()->set_seconds(1'700'000'090);
+  reservation.add_parts()->set_name("weights");
+  EXPECT_EQ(
+      Print(usage, kNow),
+      "Device host-0 (host memory, host): 1.00 GiB\n"
+      "      FREE  RESIDENT  CONTEXT  OTHER  PROMISED  RESERVE  AVAILABLE\n"
+      "512.00 MiB       0 B      0 B    0 B       0 B      0 B        0 B\n"
+      "\n"
+      "Host pool: 0 B used of 2.00 GiB, 0 B pinned, 0 B promised\n"
+      "\n"
+      "WORKER  NAME   PID  QUIESCED BY  TAG       SEGMENTS  RESIDENT  OFFLOADED  DISCARDED  HOST"
+      "  NOW\n"
+      "w-1     model   42  own-call     weights          2  8.00 MiB        0 B        0 B   0 B"
+      "  op-3\n"
+      "                                 kv_cache         2  8.00 MiB        0 B        0 B   0 B"
+      "  op-3\n"
+      "w-2              0  unspecified  -                0\n"
+      "\n"
+      "RESERVATION  NAME     DEVICE  DRAWN  HOST  DRAWN  EXPIRES   PARTS\n"
+      "r-1          next  64.00 MiB    0 B   0 B    0 B  in 90.0s  weights 0 B\n");
+}
+
+TEST(PrintTest, OvercommitmentIsLoud) {
+  v1::UsageResponse usage;
+  EXPECT_THAT(Print(usage, kNow), Not(HasSubstr("OVERCOMMITTED")));
+  usage.mutable_device()->set_overcommitted_bytes(MiB(3).value());
+  EXPECT_THAT(Print(usage, kNow), HasSubstr("OVERCOMMITTED by 3.00 MiB"));
+}
+
+TEST(PrintTest, ResultsOfASleep) {
+  v1::SleepResponse response;
+  v1::WorkerResult& good = *response.add_workers();
+  good.set_worker_id("w-1");
+  good.set_worker_name("model");
+  good.set_segments(3);
+  good.set_device_bytes(GiB(2).value());
+  good.set_copied_bytes(GiB(1).value());
+  good.mutable_timing()->mutable_total()->set_nanos(250'000'000);
+  good.mutable_timing()->mutable_copy()->set_nanos(100'000'000);
+  v1::WorkerResult& bad = *response.add_workers();
+  bad.set_worker_id("w-2");
+  bad.set_rollback_pending(true);
+  *bad.mutable_status() = PoolExhausted();
+  response.set_device_bytes(GiB(2).value());
+  EXPECT_EQ(Print(response),
+            "WORKER  NAME   SEGMENTS     FREED    COPIED  DROPPED   TIME       COPY  RESULT\n"
+            "w-1     model         3  2.00 GiB  1.00 GiB      0 B  250ms  10.7 GB/s  ok\n"
+            "w-2                   0       0 B       0 B      0 B    0us          -  "
+            "HOST_POOL_EXHAUSTED\n"
+            "\n"
+            "w-2: RESOURCE_EXHAUSTED HOST_POOL_EXHAUSTED: no room\n"
+            "  requested_bytes  2097152 (2.00 MiB)\n"
+            "  worker           w-1\n"
+            "  rollback pending\n"
+            "Freed 2.00 GiB of device memory.\n");
+}
+
+TEST(PrintTest, ReserveAndRelease) {
+  v1::ReserveResponse reserved;
+  reserved.set_reservation_id("r-1");
+  reserved.mutable_budget()->set_requested_bytes(MiB(4).value());
+  reserved.mutable_budget()->set_available_bytes(MiB(40).value());
+  reserved.mutable_expire_time()->set_seconds(1'700'000'030);
+  EXPECT_EQ(Print(reserved, kNow), "r-1: 4.00 MiB of the 40.00 MiB available, expires in 30.0s\n");
+  v1::ReleaseResponse released;
+  released.set_device_bytes(MiB(4).value());
+  EXPECT_EQ(Print(released), "Came free: 4.00 MiB device, 0 B host.\n");
+}
+
+TEST(PrintTest, JsonHasTheNamesOfTheProto) {
+  v1::ReleaseResponse released;
+  released.set_device_bytes(4096);
+  EXPECT_EQ(PrintJson(released), "{\n \"device_bytes\": \"4096\",\n \"host_bytes\": \"0\"\n}\n");
+  EXPECT_THAT(PrintJson(PoolExhausted()), HasSubstr("\"reason\": \"HOST_POOL_EXHAUSTED\""));
+}
+
+}  // namespace
+}  // namespace torpor::ctl
