@@ -1,0 +1,248 @@
+#!/usr/bin/env bash
+# A model falls asleep and wakes up through the daemon, every byte of it checked.
+#
+#   deploy/demo.sh [CHECKPOINT.safetensors]
+#
+# Sets up and builds, starts torpord on the GPU (or, where there is none, on the
+# host driver), and a worker that holds the checkpoint's tensors and a KV cache.
+# Without a checkpoint it writes a small one with Python's safetensors.
+#
+#   TORPOR_BUNDLE=DIR  uses the programs of an unpacked bundle, builds nothing
+#   TORPOR_PYTHON=P    the Python that has safetensors and numpy
+set -euo pipefail
+
+case "${1:-}" in
+  -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+esac
+[ $# -le 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+checkpoint=${1:+$(realpath -- "$1")}
+scratch=$(mktemp -d /tmp/torpor-demo.XXXXXX)
+daemon='' worker='' result=1
+
+say() { printf '%s\n' "$*"; }
+fail() { printf 'demo: %s\n' "$*" >&2; exit 1; }
+
+stop() {
+  [ -n "$1" ] || return 0
+  kill -TERM "$1" 2> /dev/null || return 0
+  for _ in $(seq 100); do
+    kill -0 "$1" 2> /dev/null || return 0
+    sleep 0.1
+  done
+  kill -KILL "$1" 2> /dev/null || true
+}
+
+clean_up() {
+  stop "$worker"
+  stop "$daemon"
+  if [ "$result" != 0 ]; then
+    for log in torpord worker.err; do
+      [ -s "$scratch/$log" ] || continue
+      printf -- '---- %s\n' "$log" >&2
+      tail -n 40 "$scratch/$log" >&2
+    done
+  fi
+  rm -rf "$scratch"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# ---- Programs
+
+if [ -n "${TORPOR_BUNDLE:-}" ]; then
+  bin=$(cd "$TORPOR_BUNDLE/bin" && pwd)
+  python=${TORPOR_PYTHON:-python3}
+else
+  "$root/deploy/setup.sh" --build
+  say "demo: building"
+  (
+    cd "$root"
+    export HOME="${HOME:-$root/.deps/home}" USER="${USER:-$(id -un)}"
+    mkdir -p "$HOME"
+    bazel build -c opt //daemon:torpord //client/ctl:torporctl //client/demo:demo_worker
+  )
+  bin=$scratch/bin
+  mkdir "$bin"
+  ln -s "$root"/bazel-bin/{daemon/torpord,client/ctl/torporctl,client/demo/demo_worker} "$bin"
+  python=${TORPOR_PYTHON:-$root/.deps/venv/bin/python}
+fi
+
+if [ -z "$checkpoint" ]; then
+  checkpoint=$scratch/random.safetensors
+  "$python" - "$checkpoint" << 'PYTHON' || fail "no checkpoint (give one, or a TORPOR_PYTHON with safetensors and numpy)"
+import sys
+
+import numpy
+from safetensors.numpy import save_file
+
+random = numpy.random.default_rng(1)
+tensors = {"embedding": random.standard_normal((16000, 512), dtype=numpy.float32)}
+for layer in range(8):
+    for name, shape in {"attention": (512, 2048), "mlp": (512, 4096), "norm": (512,)}.items():
+        values = random.standard_normal(shape, dtype=numpy.float32)
+        tensors[f"layers.{layer}.{name}"] = values.astype(numpy.float16)
+save_file(tensors, sys.argv[1])
+PYTHON
+fi
+size=$(stat -c %s -- "$checkpoint")
+
+# ---- The daemon and a worker
+
+mib=$(((size >> 20) + 1))
+"$bin/torpord" --driver=auto --runtime_dir="$scratch" \
+  --host_pool=$((mib * 5 / 4 + 64))MiB --host_device_memory=$((mib * 2 + 256))MiB \
+  > "$scratch/torpord" 2>&1 &
+daemon=$!
+
+# wait_for FILE PATTERN PROCESS: the first line that matches.
+wait_for() {
+  for _ in $(seq 3000); do
+    if grep -m 1 -E -- "$2" "$1" 2> /dev/null; then return 0; fi
+    kill -0 "$3" 2> /dev/null || break
+    sleep 0.02
+  done
+  grep -m 1 -E -- "$2" "$1" 2> /dev/null
+}
+
+serving=$(wait_for "$scratch/torpord" '^torpord .* serves ' "$daemon") || fail "torpord does not start"
+socket=$(sed -E 's/.* at ([^ ]+) and .*/\1/' <<< "$serving")
+say "$serving"
+if grep -q '(host,' <<< "$serving"; then
+  say "No GPU here: the demo runs on the host driver, device memory is made of files."
+fi
+
+ctl() { "$bin/torporctl" --target="$socket" "$@"; }
+
+mkfifo "$scratch/commands"
+"$bin/demo_worker" --name=demo --runtime_dir="$scratch" "$checkpoint" \
+  < "$scratch/commands" > "$scratch/worker" 2> "$scratch/worker.err" &
+worker=$!
+exec 3> "$scratch/commands"
+lines=0
+
+# ask COMMAND PATTERN: has the worker do it; its answer, which matches. Lines of
+# before do not count.
+ask() {
+  lines=$(wc -l < "$scratch/worker")
+  printf '%s\n' "$1" >&3
+  for _ in $(seq 6000); do
+    if answer=$(tail -n +$((lines + 1)) "$scratch/worker" | grep -m 1 -E "^$1 |^error"); then
+      [[ $answer =~ $2 ]] || fail "the worker says: $answer"
+      return 0
+    fi
+    kill -0 "$worker" 2> /dev/null || fail "the worker has ended"
+    sleep 0.01
+  done
+  fail "the worker does not answer \"$1\""
+}
+
+ready=$(wait_for "$scratch/worker" '^ready ' "$worker") || fail "the worker does not start"
+field() { sed -nE "s/.*\<$1=([^ ]+).*/\1/p" <<< "$2"; }
+say "worker: $(field tensors "$ready") tensors in $(field weights_segments "$ready") segments," \
+  "KV cache of $(field kv_bytes "$ready") bytes, loaded in $(field seconds "$ready") s"
+
+# ---- The steps
+
+# number JSON NAME: the first number of that name in an answer.
+number() {
+  grep -oE "\"$2\": *\"?[0-9]+" <<< "$1" | head -n 1 | grep -oE '[0-9]+$' || echo 0
+}
+total() {
+  grep -oE '"total": *"[0-9.]+s"' <<< "$1" | head -n 1 | grep -oE '[0-9.]+' | head -n 1 || echo 0
+}
+
+printf -v table '%-22s %14s %14s %9s %7s %16s\n' \
+  step 'device bytes' 'copied bytes' seconds GB/s 'device free'
+
+row() { # STEP DEVICE_BYTES COPIED_BYTES SECONDS
+  local json free rate line
+  json=$(ctl --json usage) || fail "torporctl usage"
+  free=$(number "$json" 'free_bytes')
+  rate=$(awk -v b="$3" -v s="$4" 'BEGIN { if (b > 0 && s > 0) printf "%.2f", b / s / 1e9 }')
+  printf -v line '%-22s %14s %14s %9.4f %7s %16s\n' "$1" "$2" "$3" "$4" "$rate" "$free"
+  table+=$line
+}
+
+# operate STEP COMMAND...: one sleep or wake, and its row.
+operate() {
+  local step=$1 json
+  shift
+  say
+  say "\$ torporctl $*"
+  json=$(ctl --json "$@") || fail "torporctl $*"
+  row "$step" "$(number "$json" 'device_bytes')" "$(number "$json" 'copied_bytes')" \
+    "$(total "$json")"
+}
+
+usage() {
+  say
+  say "\$ torporctl usage"
+  ctl usage
+}
+
+crc='' digest=''
+
+verify() {
+  ask verify '^verify ok'
+  [ "$(field crc32c "$answer")" = "${crc:=$(field crc32c "$answer")}" ] ||
+    fail "the checksum of the weights has changed: $answer"
+  say "weights: $(field tensors "$answer") tensors, $(field bytes "$answer") bytes, each as in" \
+    "the file; CRC-32C $crc"
+}
+
+kv_cache() { # filled|zero
+  ask kv "^kv $1 "
+  say "KV cache: $1"
+}
+
+same_addresses() {
+  ask addresses '^addresses '
+  [ "$(field digest "$answer")" = "${digest:=$(field digest "$answer")}" ] ||
+    fail "an address has changed"
+  say "addresses of all $(field segments "$answer") segments: unchanged"
+}
+
+row 'load' "$(number "$(ctl --json usage)" 'resident_bytes')" \
+  "$(field weights_bytes "$ready")" "$(field seconds "$ready")"
+usage
+ask addresses '^addresses '
+digest=$(field digest "$answer")
+verify
+kv_cache filled
+
+operate 'sleep, level 1' sleep --worker=demo --level=1
+usage
+operate 'wake' wake --worker=demo
+usage
+verify
+same_addresses
+kv_cache zero
+
+ask fill '^fill ok'
+operate 'sleep kv_cache' sleep --worker=demo --level=1 --tag=kv_cache
+usage
+verify
+operate 'wake kv_cache' wake --worker=demo --tag=kv_cache
+verify
+same_addresses
+kv_cache zero
+
+# ---- The end
+
+printf 'quit\n' >&3
+status=0
+wait "$worker" || status=$?
+worker=''
+[ "$status" = 0 ] || fail "the worker ended with status $status"
+kill -TERM "$daemon"
+wait "$daemon" || status=$?
+daemon=''
+[ "$status" = 0 ] || fail "torpord ended with status $status"
+result=0
+say
+printf '%s' "$table"
+say
+say "demo: everything as it should be; the daemon has stopped"
