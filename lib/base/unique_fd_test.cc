@@ -14,7 +14,7 @@ TEST(UniqueFdTest, ClosesOnce) {
   {
     UniqueFd fd(raw);
     UniqueFd moved(std::move(fd));
-    EXPECT_FALSE(fd.valid());  // NOLINT(bugprone-use-after-move)
+    EXPECT_FALSE(fd.valid());  // NOLINT
     EXPECT_EQ(moved.get(), raw);
     EXPECT_TRUE(IsOpen(raw));
   }

@@ -13,8 +13,6 @@
 #include <utility>
 #include <vector>
 
-extern char** environ;
-
 namespace torpor {
 namespace {
 
@@ -152,6 +150,7 @@ ContractWorker::ContractWorker(const std::string& device, const DeviceInfo& info
                                     std::to_string(info.granularity.value()),
                                     std::to_string(size.value())};
   std::vector<char*> args;
+  args.reserve(words.size() + 1);
   for (std::string& word : words) args.push_back(word.data());
   args.push_back(nullptr);
   posix_spawn_file_actions_t actions;

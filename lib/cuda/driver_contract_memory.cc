@@ -230,6 +230,7 @@ TEST_P(DriverContractTest, OneMappingMayCrossAdjacentReservations) {
   ASSERT_THAT(driver().FreeAddresses(both, unit() * 16), IsOk());
   // Address space is handed out in order: a few tries give neighbours.
   std::vector<DeviceAddress> addresses;
+  addresses.reserve(16);
   for (int i = 0; i < 16; ++i) addresses.push_back(Reserve(unit()));
   for (const DeviceAddress first : addresses) {
     for (const DeviceAddress second : addresses) {
@@ -353,6 +354,7 @@ TEST_P(DriverContractTest, ReadOnlyIsReadable) {
 TEST_P(DriverContractTest, ManyThreadsAtOnce) {
   const Bytes before = FreeMemory();
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int thread = 0; thread < 4; ++thread) {
     threads.emplace_back([this, thread] {
       const StreamId stream = *driver().CreateStream();

@@ -122,6 +122,7 @@ TEST(HostDriverTest, ConcurrentCreationsUseAllMemory) {
   const auto driver = Device();
   std::atomic<int> created{0};
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       while (driver->Create(MiB(2)).ok()) ++created;
