@@ -26,10 +26,6 @@ Result<Arena::Place> Arena::Take(Bytes size) {
       .With("arena_bytes", size_.value());
 }
 
-void Arena::GiveBack(const Place& place, Bytes size) {
-  (place.mapped ? stranded_ : free_).Put(place.offset, size);
-}
-
 Segment& Arena::Add(std::unique_ptr<Segment> segment) {
   Segment& added = *segment;
   offsets_[added.id()] = added.offset();
@@ -45,13 +41,8 @@ void Arena::DropExtents(const std::vector<ExtentPtr>& extents) {
   for (const ExtentPtr& extent : extents) {
     extents_.erase(extent->offset());
     // What was stranded in it has no memory any more: plain free addresses.
-    const auto ranges = stranded_.ranges();
-    for (const auto& [offset, size] : ranges) {
-      const Bytes from = std::max(offset, extent->offset());
-      const Bytes to = std::min(offset + size, extent->end());
-      if (from >= to) continue;
-      stranded_.TakeWithin(from, to - from);
-      free_.Put(from, to - from);
+    for (const auto& [offset, size] : stranded_.TakeWithin(extent->offset(), extent->size())) {
+      free_.Put(offset, size);
     }
   }
 }

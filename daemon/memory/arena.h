@@ -17,9 +17,10 @@ namespace torpor {
 // A worker's address range for one tag: which offsets its segments have, and which extents lie
 // where. Books only, no driver call. Not thread-safe: the Inventory guards it.
 //
-// A byte of the arena is in a segment, or free, or stranded: freed, but in an extent that still
-// lives. An extent may hold several segments and a segment may span several extents; an extent
-// lives as long as a segment with memory lies in it.
+// A byte of the arena is in a segment, or free, or stranded (freed, but in an extent that still
+// lives), or leaving (freed, and to be unmapped by the worker). An extent may hold several segments
+// and a segment may span several extents; an extent lives as long as a segment with memory lies in
+// it.
 class Arena {
  public:
   Arena(std::string tag, Bytes size) : tag_(std::move(tag)), size_(size) { free_.Put(Bytes(0), size); }
@@ -31,9 +32,8 @@ class Arena {
     Bytes offset{};
     bool mapped = false;  // in place of a freed part: needs no new memory
   };
-  // RESOURCE_EXHAUSTED ARENA_EXHAUSTED. The place is taken until Drop of its segment or GiveBack.
+  // RESOURCE_EXHAUSTED ARENA_EXHAUSTED. The place is taken until Drop of its segment.
   Result<Place> Take(Bytes size);
-  void GiveBack(const Place& place, Bytes size);
 
   // `segment` lies in a taken place.
   Segment& Add(std::unique_ptr<Segment> segment);

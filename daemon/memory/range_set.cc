@@ -36,9 +36,9 @@ std::optional<Bytes> RangeSet::Take(Bytes size) {
   return offset;
 }
 
-Bytes RangeSet::TakeWithin(Bytes offset, Bytes size) {
+std::vector<RangeSet::Range> RangeSet::TakeWithin(Bytes offset, Bytes size) {
   const Bytes end = offset + size;
-  Bytes taken{};
+  std::vector<Range> taken;
   auto it = ranges_.upper_bound(offset);
   if (it != ranges_.begin()) --it;
   while (it != ranges_.end() && it->first < end) {
@@ -50,12 +50,12 @@ Bytes RangeSet::TakeWithin(Bytes offset, Bytes size) {
       ++it;
       continue;
     }
-    taken += cut_to - cut_from;
+    taken.push_back({cut_from, cut_to - cut_from});
+    total_ -= cut_to - cut_from;
     it = ranges_.erase(it);
     if (from < cut_from) ranges_.emplace(from, cut_from - from);
     if (cut_to < to) it = ranges_.emplace(cut_to, to - cut_to).first;
   }
-  total_ -= taken;
   return taken;
 }
 

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "lib/base/units.h"
 
@@ -20,8 +21,8 @@ class RangeSet {
   void Put(Bytes offset, Bytes size);
   // Takes `size` bytes out of the smallest range that has them, at its start.
   std::optional<Bytes> Take(Bytes size);
-  // Takes everything that the set has of [offset, offset + size); returns how much it was.
-  Bytes TakeWithin(Bytes offset, Bytes size);
+  // Takes everything that the set has of [offset, offset + size); gives it in ascending order.
+  std::vector<Range> TakeWithin(Bytes offset, Bytes size);
 
   Bytes total() const { return total_; }
   // The largest range; 0 when empty. Linear in the number of ranges.
