@@ -94,7 +94,7 @@ std::vector<ExtentPtr> Inventory::Close(WorkerId id) {
   MutexLock lock(mutex_);
   Worker* const worker = Find(id);
   if (worker == nullptr) return extents;
-  worker->closing = true;
+  worker->closing = true;  // from here it stays where it is until Remove
   while (worker->operation.has_value()) operation_ended_.Wait(mutex_);
   for (const auto& [tag, arena] : worker->arenas) {
     std::vector<ExtentPtr> of_tag;
@@ -222,7 +222,7 @@ std::vector<ExtentId> Inventory::NewExtentIds(size_t count) {
 void Inventory::AddExtents(WorkerId id, const std::string& tag,
                            const std::vector<ExtentPtr>& extents) {
   MutexLock lock(mutex_);
-  Find(id)->arenas.at(tag)->AddExtents(extents);
+  if (Worker* const worker = Find(id)) worker->arenas.at(tag)->AddExtents(extents);
 }
 
 Result<Inventory::SegmentInfo> Inventory::Describe(WorkerId id, SegmentId segment_id) {
@@ -437,8 +437,8 @@ std::vector<Orphans> Inventory::RollBack(WorkerId id, Plan& plan) {
   for (PlannedArena& part : plan.arenas) {
     for (const PlannedSegment& planned : part.segments) {
       Segment* const segment = FindSegment(*worker, planned.id);
-      if (segment == nullptr || segment->at_rest()) continue;
-      segment->Move(planned.from);
+      if (segment == nullptr) continue;
+      if (!segment->at_rest()) segment->Move(planned.from);  // at rest: a forced discard
       segment->SetAttachment(id, planned.from == SegmentState::kResident
                                      ? AttachmentState::kMapped
                                      : AttachmentState::kUnmapped);
