@@ -127,6 +127,17 @@ Status CloseSession(torpor_session* session) {
   return Status::Ok();
 }
 
+Status Describe(const torpor_session* session, torpor_session_info* info) {
+  const wire::HelloReply& hello = session->session->hello();
+  torpor_session_info value{};
+  value.worker_id = hello.worker.value();
+  CopyName(hello.device_kind, value.device_kind);
+  CopyName(hello.device_uuid, value.device_uuid);
+  value.device_total_bytes = hello.device_total.value();
+  value.granularity_bytes = hello.granularity.value();
+  return Export(value, info);
+}
+
 Status FindSegment(torpor_session* session, const void* address, torpor_segment_info* info) {
   TORPOR_ASSIGN_OR_RETURN(const SegmentInfo found, session->session->Find(Address(address)));
   torpor_segment_info value{};
@@ -245,6 +256,14 @@ int torpor_connect(const torpor_options* options, torpor_session** session) {
 int torpor_close(torpor_session* session) {
   if (session == nullptr) return TORPOR_OK;
   return ReturnCode([&] { return CloseSession(session); });
+}
+
+int torpor_describe(const torpor_session* session, torpor_session_info* info) {
+  return ReturnCode([&]() -> Status {
+    TORPOR_REQUIRE(session);
+    TORPOR_REQUIRE(info);
+    return Describe(session, info);
+  });
 }
 
 int torpor_allocate(torpor_session* session, const char* tag, int64_t size, void** address) {

@@ -126,6 +126,18 @@ int torpor_connect(const torpor_options* options, torpor_session** session);
  *   FAILED_PRECONDITION CALLED_FROM_CALLBACK, FORKED: the session is as before */
 int torpor_close(torpor_session* session);
 
+typedef struct torpor_session_info {
+  size_t struct_size;
+  uint64_t worker_id;   /* the daemon's number for this worker */
+  char device_kind[16]; /* "cuda" or "host" */
+  char device_uuid[96];
+  int64_t device_total_bytes;
+  int64_t granularity_bytes; /* segments are multiples of it */
+} torpor_session_info;
+
+/* What the daemon said when the session was opened. */
+int torpor_describe(const torpor_session* session, torpor_session_info* info);
+
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* Allocates at least `size` bytes (rounded up to the device's granularity), zeroed unless reused,

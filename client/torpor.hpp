@@ -52,6 +52,13 @@ class Session {
 
   torpor_session* get() const noexcept { return session_.get(); }
 
+  torpor_session_info Describe() const {
+    torpor_session_info info{};
+    info.struct_size = sizeof info;
+    ThrowIfError(torpor_describe(get(), &info));
+    return info;
+  }
+
   void* Allocate(const std::string& tag, std::int64_t size) {
     void* address = nullptr;
     ThrowIfError(torpor_allocate(get(), tag.c_str(), size, &address));

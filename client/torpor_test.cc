@@ -42,6 +42,15 @@ TEST_F(TorporTest, ASessionsLife) {
       << torpor_error_text(torpor_last_error());
   EXPECT_EQ(daemon_.hello().name, "engine");
 
+  torpor_session_info about{};
+  EXPECT_EQ(torpor_describe(session, &about), TORPOR_INVALID_ARGUMENT);
+  about.struct_size = sizeof about;
+  ASSERT_EQ(torpor_describe(session, &about), TORPOR_OK);
+  EXPECT_EQ(about.worker_id, 1u);
+  EXPECT_STREQ(about.device_kind, "host");
+  EXPECT_STREQ(about.device_uuid, "fake-device");
+  EXPECT_EQ(about.granularity_bytes, FakeDaemon::kGranularity.value());
+
   void* address = nullptr;
   ASSERT_EQ(torpor_allocate(session, "weights", 100, &address), TORPOR_OK);
   std::memset(address, 1, 100);

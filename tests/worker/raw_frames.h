@@ -1,0 +1,16 @@
+#ifndef TORPOR_TESTS_WORKER_RAW_FRAMES_H_
+#define TORPOR_TESTS_WORKER_RAW_FRAMES_H_
+
+#include <string>
+
+namespace torpor {
+
+// Connects to the worker socket at `path` by hand, says hello first if `after_hello`, sends one bad
+// packet and tells in a line what the daemon did: "ok closed", "ok answered TYPE", "ok silent" (two
+// seconds), or "error ...". `kind` is one of
+//   empty short long magic version length huge fds fewer_fds unsealed payload type answer
+std::string SendBadFrame(const std::string& path, const std::string& kind, bool after_hello);
+
+}  // namespace torpor
+
+#endif  // TORPOR_TESTS_WORKER_RAW_FRAMES_H_
