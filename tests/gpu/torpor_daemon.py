@@ -1,0 +1,119 @@
+"""A torpord of one's own, and torporctl beside it, for tests and measurements in Python."""
+
+import ctypes
+import json
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+_LIBC = ctypes.CDLL(None)
+
+
+class CommandFailed(Exception):
+    """torporctl said no; the text is what it printed."""
+
+
+def _end_with_parent():
+    pr_set_pdeathsig = 1
+    _LIBC.prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+class Programs:
+    """Where torpord, torporctl and libtorpor.so lie: those of an unpacked bundle, or given."""
+
+    def __init__(self, *, bundle=None, torpord=None, torporctl=None, library=None):
+        root = pathlib.Path(bundle) if bundle else None
+        self.torpord = str(torpord or root / "bin/torpord")
+        self.torporctl = str(torporctl or root / "bin/torporctl")
+        self.library = str(library or root / "lib/libtorpor.so")
+
+
+class Daemon:
+    """Runs torpord in a runtime directory of its own until closed."""
+
+    def __init__(self, programs, *flags, log=None, start_timeout=60):
+        self.programs = programs
+        # Not below a test's own folder: paths of Unix sockets are short.
+        self.runtime_dir = pathlib.Path(tempfile.mkdtemp(prefix="torpor-", dir="/tmp"))
+        self.log_path = pathlib.Path(log) if log else self.runtime_dir / "torpord.log"
+        self._log = open(self.log_path, "wb")
+        self.process = subprocess.Popen(
+            [programs.torpord, f"--runtime_dir={self.runtime_dir}", *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_end_with_parent,
+        )
+        try:
+            sockets = self._wait_for_sockets(start_timeout)
+        except BaseException:
+            self.close()
+            raise
+        self.control_socket, self.worker_socket = sockets
+
+    def _wait_for_sockets(self, timeout):
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            said = re.search(r"^torpord .* at (\S+) and ([^\s,]+)", self.log_text(), re.MULTILINE)
+            if said:
+                return said.groups()
+            if self.process.poll() is not None:
+                status = self.process.returncode
+                raise RuntimeError(f"torpord ended with status {status}:\n{self.log_tail()}")
+            time.sleep(0.02)
+        raise RuntimeError(f"torpord is not ready after {timeout} s:\n{self.log_tail()}")
+
+    def log_text(self):
+        return self.log_path.read_text(errors="replace")
+
+    def log_tail(self, lines=60):
+        return "\n".join(self.log_text().splitlines()[-lines:])
+
+    def ctl(self, command, *arguments, timeout=300):
+        """The JSON answer of one torporctl call."""
+        line = [
+            self.programs.torporctl,
+            f"--target={self.control_socket}",
+            "--json",
+            command,
+            *arguments,
+        ]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=timeout, check=False)
+        if done.returncode != 0:
+            raise CommandFailed(
+                f"{' '.join(line[3:])}: status {done.returncode}\n{done.stdout}{done.stderr}"
+            )
+        return json.loads(done.stdout)
+
+    def close(self):
+        """Stops the daemon; gives its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self._log.close()
+        shutil.rmtree(self.runtime_dir, ignore_errors=True)
+        return self.process.returncode
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def number(answer, name):
+    """A number of an answer; protobuf's JSON writes 64 bits as text."""
+    return int(answer[name])
+
+
+def seconds(duration):
+    """A duration of protobuf's JSON ("1.500s") in seconds."""
+    return float(duration.rstrip("s"))
