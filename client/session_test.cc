@@ -268,6 +268,9 @@ TEST_F(SessionTest, AForkedChildIsTurnedAwayAndHarmsNothing) {
 }
 
 TEST_F(SessionTest, AForkedChildMayConnectItself) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer allows no threads in a child of a process with threads";
+#endif
   session_ = nullptr;
   EXPECT_EQ(0, RunInChild([&] {
               Connect();

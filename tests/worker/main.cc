@@ -7,6 +7,7 @@
 //   alloc TAG SIZE [SEED]                   ok ID ADDRESS SIZE
 //   fill ID SEED                            inside the guard of its tag, waits 2 s for it
 //   check ID SEED, checkzero ID             likewise; error DATA_LOSS DIFFERENT at the first byte
+//   forget ID                               work does not compare it any more
 //   address ID, segments                    ok ADDRESS; ok ID=TAG:SIZE...
 //   free ID, freeany ID                     in this or in another thread
 //   sleep LEVEL [TAG...] [timeout=MS]       ok device=BYTES copied=BYTES discarded=BYTES

@@ -122,6 +122,11 @@ Result<std::string> Try(const std::string& path, const std::string& kind, bool a
   }
   TORPOR_RETURN_IF_ERROR(Send(socket.get(), packet));
   const Result<net::Frame> answer = Receive(socket.get());
+  if (answer.ok() && answer->type == wire::Answer(wire::Type::kHello)) {
+    TORPOR_ASSIGN_OR_RETURN(const wire::HelloReply reply,
+                            wire::Decode<wire::HelloReply>(answer->payload));
+    return "refused " + reply.status.reason();
+  }
   if (answer.ok()) return "answered " + std::to_string(answer->type);
   if (answer.status().reason() == "SILENT") return std::string("silent");
   if (answer.status().code() == Code::kUnavailable) return std::string("closed");

@@ -6,8 +6,9 @@
 namespace torpor {
 
 // Connects to the worker socket at `path` by hand, says hello first if `after_hello`, sends one bad
-// packet and tells in a line what the daemon did: "ok closed", "ok answered TYPE", "ok silent" (two
-// seconds), or "error ...". `kind` is one of
+// packet and tells in a line what the daemon did: "ok closed", "ok refused REASON" (in place of an
+// answer to hello), "ok answered TYPE", "ok silent" (for two seconds), or "error ...". `kind` is
+// one of
 //   empty short long magic version length huge fds fewer_fds unsealed payload type answer
 std::string SendBadFrame(const std::string& path, const std::string& kind, bool after_hello);
 

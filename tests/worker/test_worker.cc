@@ -123,6 +123,7 @@ std::string TestWorker::Dispatch(const Words& words) {
   if (command == "fill") return Fill(words);
   if (command == "check") return Check(words, false);
   if (command == "checkzero") return Check(words, true);
+  if (command == "forget") return Forget(words);
   if (command == "address") return Address(words);
   if (command == "segments") return Segments();
   if (command == "free") return Free(words, false);
@@ -242,6 +243,13 @@ std::string TestWorker::Check(const Words& words, bool zero) {
   if (!difference) return "ok";
   return "error DATA_LOSS DIFFERENT at offset " + std::to_string(*difference) + ": " +
          std::to_string(byte);
+}
+
+std::string TestWorker::Forget(const Words& words) {
+  if (!Find(words)) return BadCommand("forget ID");
+  const std::lock_guard<std::mutex> lock(mutex_);
+  segments_[std::strtoull(words[1].c_str(), nullptr, 10)].seed = std::nullopt;
+  return "ok";
 }
 
 std::string TestWorker::Address(const Words& words) {

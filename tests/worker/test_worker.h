@@ -44,6 +44,7 @@ class TestWorker {
   std::string Allocate(const Words& words);
   std::string Fill(const Words& words);
   std::string Check(const Words& words, bool zero);
+  std::string Forget(const Words& words);
   std::string Address(const Words& words);
   std::string Free(const Words& words, bool elsewhere);
   std::string Sleep(const Words& words);
