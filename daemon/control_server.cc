@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <future>
 #include <utility>
 
 namespace torpor {
@@ -26,7 +25,7 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Start(MemoryServiceImpl& s
   }();
   (void)plugins_ready;
 
-  std::unique_ptr<ControlServer> control(new ControlServer());
+  std::unique_ptr<ControlServer> control(new ControlServer(service));
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -63,12 +62,12 @@ ControlServer::~ControlServer() {
 
 void ControlServer::Shutdown(Duration patience, const std::function<void()>& hurry) {
   server_->GetHealthCheckService()->SetServingStatus(false);
-  const auto deadline = std::chrono::system_clock::now() +
-                        std::chrono::duration_cast<std::chrono::system_clock::duration>(patience);
-  const std::future<void> done =
-      std::async(std::launch::async, [&] { server_->Shutdown(deadline); });
-  if (done.wait_for(patience) == std::future_status::timeout) hurry();
-  done.wait();
+  if (!service_.Drain(Clock::Real().Now() + patience)) {
+    hurry();
+    service_.Drain(Clock::Real().Now() + std::chrono::hours(24));
+  }
+  // For the last answers; an idle client would keep its connection for longer.
+  server_->Shutdown(std::chrono::system_clock::now() + milliseconds(200));
 }
 
 }  // namespace torpor

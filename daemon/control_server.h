@@ -35,12 +35,14 @@ class ControlServer {
   // With the port that was taken.
   const std::optional<ListenAddress>& listen() const { return listen_; }
 
-  // Reports NOT_SERVING, takes no new calls, and waits for those under way; if they are not done in
-  // `patience`, calls `hurry`, which has to make them end, and waits on.
+  // Reports NOT_SERVING, refuses new calls, and waits for those under way; if they are not done in
+  // `patience`, calls `hurry`, which has to make them end, and waits on. Then closes all
+  // connections.
   void Shutdown(Duration patience, const std::function<void()>& hurry);
 
  private:
-  ControlServer() = default;
+  explicit ControlServer(MemoryServiceImpl& service) : service_(service) {}
+  MemoryServiceImpl& service_;
   std::unique_ptr<grpc::Server> server_;
   std::optional<ListenAddress> listen_;
 };

@@ -44,28 +44,39 @@ void LogOutcomes(const char* what, const std::vector<WorkerOutcome>& outcomes) {
 grpc::ServerUnaryReactor* MemoryServiceImpl::Run(grpc::CallbackServerContext* context,
                                                  const char* what, std::function<Status()> work) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  bool accepted = false;
-  {
-    MutexLock lock(mutex_);
-    accepted = calls_ < kMaxCalls;
-    if (accepted) ++calls_;
-  }
-  if (!accepted) {
-    reactor->Finish(ToGrpcStatus(
-        ResourceExhausted("TOO_MANY_CALLS", "the daemon is busy with as many calls as it takes")
-            .With("calls", kMaxCalls)));
+  if (const Status admitted = Admit(); !admitted.ok()) {
+    reactor->Finish(ToGrpcStatus(admitted));
     return reactor;
   }
   tasks_.Run([this, reactor, what, peer = context->peer(), work = std::move(work)] {
     const Status status = work();
     if (!status.ok()) log::Warning("{} from {} failed: {}", what, peer, status);
-    {
-      MutexLock lock(mutex_);
-      --calls_;
-    }
     reactor->Finish(ToGrpcStatus(status));
+    MutexLock lock(mutex_);
+    if (--calls_ == 0) idle_.NotifyAll();
   });
   return reactor;
+}
+
+Status MemoryServiceImpl::Admit() {
+  MutexLock lock(mutex_);
+  if (draining_) return Unavailable("DAEMON_STOPPING", "the daemon is stopping");
+  if (calls_ == kMaxCalls) {
+    return ResourceExhausted("TOO_MANY_CALLS",
+                             "the daemon is busy with as many calls as it takes at a time")
+        .With("calls", kMaxCalls);
+  }
+  ++calls_;
+  return Status::Ok();
+}
+
+bool MemoryServiceImpl::Drain(TimePoint deadline) {
+  MutexLock lock(mutex_);
+  draining_ = true;
+  while (calls_ != 0) {
+    if (!idle_.WaitUntil(mutex_, deadline) && Clock::Real().Now() >= deadline) return calls_ == 0;
+  }
+  return true;
 }
 
 int MemoryServiceImpl::calls() const {

@@ -42,18 +42,24 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
 
   // Calls that have not been answered.
   int calls() const EXCLUDES(mutex_);
+  // Refuses new calls from now on (UNAVAILABLE DAEMON_STOPPING) and waits until `deadline` for
+  // those under way. False if some still are.
+  bool Drain(TimePoint deadline) EXCLUDES(mutex_);
 
  private:
   // Answers the call with what `work` returns. Request, response and context live until then.
   grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const char* what,
                                 std::function<Status()> work) EXCLUDES(mutex_);
+  Status Admit() EXCLUDES(mutex_);
   TimePoint DeadlineOf(const grpc::CallbackServerContext& context) const;
 
   Core& core_;
   const Clock& clock_;
   const Duration default_time_;
   mutable Mutex mutex_;
+  CondVar idle_;
   int calls_ GUARDED_BY(mutex_) = 0;
+  bool draining_ GUARDED_BY(mutex_) = false;
   Tasks tasks_;
 };
 
