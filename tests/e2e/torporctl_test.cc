@@ -1,0 +1,118 @@
+// torporctl against a running torpord.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "lib/base/status_matchers.h"
+#include "tests/harness/child_process.h"
+#include "tests/harness/daemon_process.h"
+#include "tests/harness/temp_dir.h"
+
+namespace torpor {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+class TorporctlTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto daemon = DaemonProcess::Start(
+        dir_.path(), {"--host_device_memory=64MiB", "--safety_reserve=4MiB", "--host_pool=32MiB"});
+    ASSERT_THAT(daemon, IsOk());
+    daemon_ = *std::move(daemon);
+  }
+  Finished Ctl(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), std::filesystem::absolute("client/ctl/torporctl"));
+    const auto finished = RunProgram(arguments, {{"TORPOR_RUNTIME_DIR", dir_.path()}});
+    EXPECT_THAT(finished, IsOk());
+    return finished.ok() ? *finished : Finished();
+  }
+  TempDir dir_;
+  std::unique_ptr<DaemonProcess> daemon_;
+};
+
+TEST_F(TorporctlTest, FindsTheOnlyDaemon) {
+  const Finished usage = Ctl({"usage"});
+  EXPECT_EQ(usage.exit_status, 0) << usage.errors;
+  EXPECT_THAT(usage.output, HasSubstr("Device host-0 (host memory, host): 64.00 MiB"));
+  EXPECT_THAT(usage.output, HasSubstr("No workers."));
+  EXPECT_THAT(Ctl({"usage", "--target", daemon_->control_socket()}).output, HasSubstr("host-0"));
+  EXPECT_THAT(Ctl({"usage", "--device=host-0"}).output, HasSubstr("host-0"));
+}
+
+TEST_F(TorporctlTest, AsksWhichOfSeveral) {
+  auto second = DaemonProcess::Start(dir_.path(), {"--device=host-1"});
+  ASSERT_THAT(second, IsOk());
+  const Finished usage = Ctl({"usage"});
+  EXPECT_EQ(usage.exit_status, 1);
+  EXPECT_THAT(usage.errors, HasSubstr("AMBIGUOUS_DAEMON"));
+  EXPECT_THAT(usage.errors, HasSubstr("/host-0/"));
+  EXPECT_THAT(usage.errors, HasSubstr("/host-1/"));
+  EXPECT_THAT(Ctl({"usage", "--device=host-1"}).output, HasSubstr("Device host-1"));
+}
+
+TEST_F(TorporctlTest, SaysSoWhenNobodyIsThere) {
+  ASSERT_EQ(*daemon_->Stop(), 0);
+  const Finished usage = Ctl({"usage"});
+  EXPECT_EQ(usage.exit_status, 1);
+  EXPECT_THAT(usage.errors, HasSubstr("DAEMON_NOT_RUNNING"));
+}
+
+TEST_F(TorporctlTest, ReservesAndReleases) {
+  const Finished reserved = Ctl({"reserve", "--name=model", "--part=weights=40MiB",
+                                 "--part=kv_cache=8MiB", "--host-bytes=16MiB", "--ttl=1m"});
+  EXPECT_EQ(reserved.exit_status, 0) << reserved.errors;
+  EXPECT_THAT(reserved.output,
+              testing::StartsWith("r-1: 48.00 MiB of the 60.00 MiB available, expires in "));
+  const Finished usage = Ctl({"usage"});
+  EXPECT_THAT(usage.output, HasSubstr("weights 40.00 MiB, kv_cache 8.00 MiB"));
+
+  const Finished refused = Ctl({"reserve", "--name=other", "--part=weights=40MiB", "--ttl=1m"});
+  EXPECT_EQ(refused.exit_status, 1);
+  EXPECT_THAT(refused.output, IsEmpty());
+  EXPECT_THAT(refused.errors, HasSubstr("RESOURCE_EXHAUSTED DEVICE_BUDGET_EXHAUSTED: "));
+  EXPECT_THAT(refused.errors, HasSubstr("41943040 (40.00 MiB)"));
+
+  EXPECT_EQ(Ctl({"release", "r-1"}).output, "Came free: 48.00 MiB device, 16.00 MiB host.\n");
+  EXPECT_THAT(Ctl({"release", "r-1"}).errors, HasSubstr("RESERVATION_RELEASED"));
+}
+
+TEST_F(TorporctlTest, Json) {
+  const Finished usage = Ctl({"usage", "--json"});
+  EXPECT_EQ(usage.exit_status, 0);
+  EXPECT_THAT(usage.output, HasSubstr("\"total_bytes\": \"67108864\""));
+  const Finished refused = Ctl({"sleep", "--json", "--level=1", "nobody"});
+  EXPECT_EQ(refused.exit_status, 1);
+  EXPECT_THAT(refused.errors, HasSubstr("\"reason\": \"UNKNOWN_WORKER\""));
+}
+
+TEST_F(TorporctlTest, ErrorsNameTheReason) {
+  const Finished sleep = Ctl({"sleep", "--level=1"});
+  EXPECT_EQ(sleep.exit_status, 1);
+  EXPECT_THAT(sleep.errors, testing::StartsWith("torporctl: INVALID_ARGUMENT EMPTY_SELECTOR: "));
+  EXPECT_THAT(Ctl({"sleep", "--all", "--level=3"}).errors, HasSubstr("BAD_LEVEL"));
+  EXPECT_THAT(Ctl({"wake", "--tag=weights"}).errors, HasSubstr("NOTHING_SELECTED"));
+}
+
+TEST_F(TorporctlTest, BadCommandLines) {
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"dance"},
+                                                    {"usage", "--no-such-flag"},
+                                                    {"sleep", "--ttl=1s"},
+                                                    {}}) {
+    const Finished finished = Ctl(arguments);
+    EXPECT_EQ(finished.exit_status, 2);
+    EXPECT_THAT(finished.errors, testing::StartsWith("torporctl: "));
+  }
+  EXPECT_EQ(Ctl({"--help"}).exit_status, 0);
+  EXPECT_THAT(Ctl({"--version"}).output, testing::MatchesRegex("torporctl [0-9.]+\n"));
+}
+
+}  // namespace
+}  // namespace torpor
