@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# The tests and measurements that need an NVIDIA GPU.
+#
+#   TORPOR_BUNDLE=DIR|TARBALL tests/gpu/run.sh [--out DIR] [SECTION...]
+#
+# Sections, each done in less than 8 minutes; all without any:
+#   contract  the driver's contract suite on CudaDriver
+#   demo      deploy/demo.sh, on a small checkpoint and on one of 1 GiB
+#   faults    workers that are killed, awake and asleep
+#   pytorch   a PyTorch transformer of two billion parameters
+#
+# Needs the NVIDIA driver and, but for contract, Python with numpy, safetensors;
+# for pytorch also torch, transformers, nvidia-ml-py (TORPOR_PYTHON names it).
+# Logs and figures go to DIR (default $OUT, else gpu-results).
+set -uo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+python=${TORPOR_PYTHON:-python3}
+out=${OUT:-gpu-results}
+sections=()
+
+usage() { sed -n '2,15s/^# \{0,1\}//p' "$0"; }
+
+while [ $# -gt 0 ]; do
+  case $1 in
+    --out) out=${2:?--out needs a folder}; shift ;;
+    --out=*) out=${1#--out=} ;;
+    -h | --help) usage; exit 0 ;;
+    contract | demo | faults | pytorch) sections+=("$1") ;;
+    *) usage >&2; exit 2 ;;
+  esac
+  shift
+done
+[ ${#sections[@]} -gt 0 ] || sections=(contract demo faults pytorch)
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1
+
+bundle=${TORPOR_BUNDLE:-}
+if [ -f "$bundle" ]; then
+  tar -C "$scratch" -xf "$bundle" || exit 2
+  bundle=$(echo "$scratch"/torpor-*)
+fi
+if [ ! -x "$bundle/bin/torpord" ]; then
+  echo "TORPOR_BUNDLE is neither an unpacked bundle nor its tarball: ${TORPOR_BUNDLE:-not set}" >&2
+  exit 2
+fi
+TORPOR_BUNDLE=$(cd "$bundle" && pwd)
+export TORPOR_BUNDLE
+
+summary=$out/summary.md
+{
+  echo "# GPU run"
+  echo
+  date -u +'%Y-%m-%d %H:%M UTC'
+  echo
+  "$TORPOR_BUNDLE/bin/torpord" --version
+  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+  echo "$(uname -sr), glibc $(getconf GNU_LIBC_VERSION | cut -d' ' -f2), $(nproc) processors"
+  echo
+  echo "| section | result | seconds |"
+  echo "| --- | --- | ---: |"
+} > "$summary" 2>&1
+
+failed=0
+for section in "${sections[@]}"; do
+  case $section in
+    contract | demo) command=("$here/$section.sh") ;;
+    faults) command=("$python" "$here/faults.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
+    pytorch) command=("$python" "$here/pytorch_sleep.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
+  esac
+  echo "==== $section"
+  start=$SECONDS
+  timeout -k 15 460 "${command[@]}" 2>&1 | tee "$out/$section.log"
+  status=${PIPESTATUS[0]}
+  result=passed
+  if [ "$status" != 0 ]; then
+    failed=1
+    result="failed with status $status"
+    nvidia-smi 2>&1 | tee -a "$out/$section.log"
+  fi
+  echo "| $section | $result | $((SECONDS - start)) |" >> "$summary"
+  echo "==== $section $result after $((SECONDS - start)) s"
+done
+echo
+cat "$summary"
+exit "$failed"
