@@ -144,8 +144,8 @@ int torpor_describe(const torpor_session* session, torpor_session_info* info);
  * under `tag` (1 to 63 of [A-Za-z0-9_.-]). The address stays the same while the segment lives; its
  * memory does not stay while it sleeps. Never waits for memory or for an operation; may be called
  * inside the work guard. On failure *address is NULL and nothing has changed.
- *   INVALID_ARGUMENT EMPTY_ALLOCATION (size 0), BAD_TAG, BAD_SIZE
- *   RESOURCE_EXHAUSTED: with requested_bytes and available_bytes */
+ *   INVALID_ARGUMENT EMPTY_ALLOCATION (size 0), BAD_ALLOCATION_SIZE (negative), BAD_TAG
+ *   RESOURCE_EXHAUSTED: with requested_bytes and, but for LARGER_THAN_DEVICE, available_bytes */
 int torpor_allocate(torpor_session* session, const char* tag, int64_t size, void** address);
 
 /* Frees the segment that starts at `address` (NULL is ignored), from any thread, also while it
