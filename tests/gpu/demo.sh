@@ -5,7 +5,13 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 status=0
-"$root/deploy/demo.sh" || status=1
+
+on_gpu() {
+  "$root/deploy/demo.sh" "$@" | tee "$scratch/output" || status=1
+  grep -q '(cuda,' "$scratch/output" || { echo "this was not on the GPU"; status=1; }
+}
+
+on_gpu
 "${TORPOR_PYTHON:-python3}" - "$scratch/large.safetensors" << 'PYTHON' || exit 1
 import sys
 
@@ -16,5 +22,5 @@ random = numpy.random.default_rng(2)
 block = random.integers(0, 1 << 16, 32 << 20, dtype=numpy.uint16)
 save_file({f"layer.{i}": numpy.roll(block, i) for i in range(16)}, sys.argv[1])
 PYTHON
-"$root/deploy/demo.sh" "$scratch/large.safetensors" || status=1
+on_gpu "$scratch/large.safetensors"
 exit "$status"
