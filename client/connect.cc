@@ -12,8 +12,8 @@ namespace {
 Status WrongDevice(const std::string& message, const wire::HelloReply& hello,
                    const std::string& worker_uuid) {
   return FailedPrecondition("WRONG_DEVICE", message)
-      .With("daemon_device_uuid", hello.device_uuid)
-      .With("worker_device_uuid", worker_uuid);
+      .With("daemon_device", hello.device_uuid)
+      .With("worker_device", worker_uuid);
 }
 
 Result<std::shared_ptr<Driver>> OpenHostDevice(const wire::HelloReply& hello) {

@@ -85,8 +85,8 @@ void FakeDaemon::Serve(UniqueFd socket) {
   }
   if (!hello.device_uuid.empty() && hello.device_uuid != kUuid) {
     reply.status = FailedPrecondition("WRONG_DEVICE", "another device")
-                       .With("daemon_device_uuid", kUuid)
-                       .With("worker_device_uuid", hello.device_uuid);
+                       .With("daemon_device", kUuid)
+                       .With("worker_device", hello.device_uuid);
   }
   Require(net::SendFrame(socket.get(), wire::Answer(wire::Type::kHello), first->id,
                          wire::Encode(reply)),

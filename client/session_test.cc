@@ -45,7 +45,7 @@ TEST_F(SessionTest, RefusalOfAHelloIsTheCallersError) {
   const auto session = Session::Connect(
       options, [](const auto&) -> Result<std::shared_ptr<Driver>> { return Fault(); });
   EXPECT_THAT(session, HasReason("WRONG_DEVICE"));
-  EXPECT_EQ(session.status().details().at("worker_device_uuid"), "GPU-1");
+  EXPECT_EQ(session.status().details().at("worker_device"), "GPU-1");
 }
 
 TEST_F(SessionTest, NoDaemon) {

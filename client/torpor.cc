@@ -91,7 +91,7 @@ Result<std::vector<std::string>> Tags(const char* const* tags, size_t count) {
 Result<wire::Quiesce> QuiesceMode(torpor_quiesce quiesce) {
   const int mode = static_cast<int>(quiesce);
   if (mode < TORPOR_QUIESCE_NONE || mode > TORPOR_QUIESCE_CALLBACK) {
-    return InvalidArgument("BAD_QUIESCE", "no way to quiet a worker has this number")
+    return InvalidArgument("BAD_QUIESCE_MODE", "no way to quiet a worker has this number")
         .With("quiesce", mode);
   }
   return static_cast<wire::Quiesce>(mode);

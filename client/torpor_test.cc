@@ -89,7 +89,7 @@ TEST_F(TorporTest, WrongDevice) {
   torpor_session* session = nullptr;
   EXPECT_EQ(torpor_connect(&options_, &session), TORPOR_FAILED_PRECONDITION);
   EXPECT_EQ(Reason(), "WRONG_DEVICE");
-  EXPECT_STREQ(torpor_error_detail(torpor_last_error(), "worker_device_uuid"), "GPU-1");
+  EXPECT_STREQ(torpor_error_detail(torpor_last_error(), "worker_device"), "GPU-1");
 }
 
 TEST_F(TorporTest, BadOptions) {
@@ -101,7 +101,7 @@ TEST_F(TorporTest, BadOptions) {
   EXPECT_EQ(Reason(), "BAD_DRIVER");
   options_.quiesce = static_cast<torpor_quiesce>(9);
   EXPECT_EQ(torpor_connect(&options_, &session), TORPOR_INVALID_ARGUMENT);
-  EXPECT_EQ(Reason(), "BAD_QUIESCE");
+  EXPECT_EQ(Reason(), "BAD_QUIESCE_MODE");
   options_.struct_size = 0;
   EXPECT_EQ(torpor_connect(&options_, &session), TORPOR_INVALID_ARGUMENT);
   EXPECT_EQ(Reason(), "BAD_STRUCT_SIZE");

@@ -169,6 +169,7 @@ void FromReservation(const ReservationStats& stats, const Now& now, v1::Reservat
   }
   usage.set_device_bytes(stats.device.value());
   usage.set_drawn_device_bytes(stats.drawn_device.value());
+  usage.set_surrendered_device_bytes(stats.surrendered_device.value());
   usage.set_host_bytes(stats.host.value());
   usage.set_drawn_host_bytes(stats.drawn_host.value());
   FromTimePoint(stats.expires, now, *usage.mutable_expire_time());

@@ -183,6 +183,7 @@ TEST(ConversionsTest, ExpiryBecomesWallTime) {
   stats.parts = {{"weights", Bytes(10)}};
   stats.device = Bytes(10);
   stats.drawn_device = Bytes(4);
+  stats.surrendered_device = Bytes(3);
   stats.expires = now.steady + milliseconds(2500);
   report.reservations = {stats, stats};
   report.reservations[1].expires = now.steady - milliseconds(500);
@@ -193,6 +194,7 @@ TEST(ConversionsTest, ExpiryBecomesWallTime) {
   EXPECT_EQ(usage.id(), "r-1");
   EXPECT_EQ(usage.parts(0).device_bytes(), 10);
   EXPECT_EQ(usage.drawn_device_bytes(), 4);
+  EXPECT_EQ(usage.surrendered_device_bytes(), 3);
   EXPECT_EQ(usage.expire_time().seconds(), 1'700'000'002);
   EXPECT_EQ(usage.expire_time().nanos(), 500'000'000);
   EXPECT_EQ(response.reservations(1).expire_time().seconds(), 1'699'999'999);
