@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,7 +19,9 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "lib/base/clock.h"
+#include "lib/base/status.h"
 #include "lib/base/units.h"
+#include "lib/cuda/fault_driver.h"
 #include "lib/cuda/host_driver.h"
 #include "torpor/v1/memory_service.grpc.pb.h"
 
@@ -37,7 +40,7 @@ class MemoryServiceTest : public testing::Test {
     device.total = MiB(64);
     auto driver = HostDriver::CreateDevice(device);
     ASSERT_TRUE(driver.ok()) << driver.status().ToString();
-    driver_ = *std::move(driver);
+    driver_ = std::make_unique<FaultDriver>(*std::move(driver));
     Core::Options options;
     options.worker_socket = dir_ + "/worker.sock";
     options.host_pool = MiB(32);
@@ -99,10 +102,33 @@ class MemoryServiceTest : public testing::Test {
     return response;
   }
 
+  // Usage that is not waited for.
+  struct Pending {
+    grpc::ClientContext context;
+    v1::UsageRequest request;
+    v1::UsageResponse response;
+    std::promise<grpc::Status> answer;
+  };
+  std::shared_ptr<Pending> StartUsage() {
+    auto pending = std::make_shared<Pending>();
+    stub_->async()->Usage(
+        &pending->context, &pending->request, &pending->response,
+        [pending](const grpc::Status& status) { pending->answer.set_value(status); });
+    return pending;
+  }
+  void WaitForCalls(int calls) {
+    while (service_->calls() < calls) std::this_thread::sleep_for(milliseconds(1));
+  }
+  std::string UsageReason() {
+    grpc::ClientContext context;
+    v1::UsageResponse response;
+    return InfoOf(stub_->Usage(&context, {}, &response)).reason();
+  }
+
   std::string dir_;
   ManualClock clock_;
   InProcessKeeper keeper_;
-  std::unique_ptr<HostDriver> driver_;
+  std::unique_ptr<FaultDriver> driver_;
   std::unique_ptr<Core> core_;
   std::unique_ptr<MemoryServiceImpl> service_;
   std::unique_ptr<grpc::Server> server_;
@@ -227,6 +253,34 @@ TEST_F(MemoryServiceTest, BadReservations) {
   EXPECT_EQ(InfoOf(Reserve(4096, -5, &response)).reason(), "BAD_TTL");
   EXPECT_EQ(InfoOf(Reserve(4096, 31 * 86400, &response)).reason(), "BAD_TTL");
   EXPECT_EQ(InfoOf(Reserve(0, 30, &response)).reason(), "BAD_RESERVATION");
+}
+
+TEST_F(MemoryServiceTest, AnErrorOfTheDriverArrives) {
+  driver_->FailNth(CallKind::kGetMemoryInfo, 1, Internal("CUDA_ERROR_UNKNOWN", "out of luck"));
+  EXPECT_EQ(UsageReason(), "CUDA_ERROR_UNKNOWN");
+  EXPECT_EQ(Usage().device().uuid(), "host-0");
+}
+
+TEST_F(MemoryServiceTest, RefusesMoreCallsThanItTakes) {
+  driver_->StopAt(CallKind::kGetMemoryInfo, 1);
+  std::vector<std::shared_ptr<Pending>> running;
+  for (int i = 0; i < MemoryServiceImpl::kMaxCalls; ++i) running.push_back(StartUsage());
+  WaitForCalls(MemoryServiceImpl::kMaxCalls);
+  EXPECT_EQ(UsageReason(), "TOO_MANY_CALLS");
+  driver_->Continue();
+  for (const auto& call : running) EXPECT_TRUE(call->answer.get_future().get().ok());
+  EXPECT_EQ(Usage().device().uuid(), "host-0");
+}
+
+TEST_F(MemoryServiceTest, DrainsCallsUnderWayAndRefusesNewOnes) {
+  driver_->StopAt(CallKind::kGetMemoryInfo, 1);
+  const auto running = StartUsage();
+  WaitForCalls(1);
+  EXPECT_FALSE(service_->Drain(Clock::Real().Now() + milliseconds(20)));
+  EXPECT_EQ(UsageReason(), "DAEMON_STOPPING");
+  driver_->Continue();
+  EXPECT_TRUE(service_->Drain(Clock::Real().Now() + seconds(60)));
+  EXPECT_TRUE(running->answer.get_future().get().ok());
 }
 
 TEST_F(MemoryServiceTest, ManyCallsAtOnce) {

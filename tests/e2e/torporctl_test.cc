@@ -12,13 +12,13 @@
 #include "tests/harness/child_process.h"
 #include "tests/harness/daemon_process.h"
 #include "tests/harness/temp_dir.h"
+#include "tests/harness/worker_process.h"
 
 namespace torpor {
 namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::Not;
 
 class TorporctlTest : public testing::Test {
  protected:
@@ -82,6 +82,34 @@ TEST_F(TorporctlTest, ReservesAndReleases) {
 
   EXPECT_EQ(Ctl({"release", "r-1"}).output, "Came free: 48.00 MiB device, 16.00 MiB host.\n");
   EXPECT_THAT(Ctl({"release", "r-1"}).errors, HasSubstr("RESERVATION_RELEASED"));
+}
+
+TEST_F(TorporctlTest, SleepsAndWakes) {
+  auto worker = WorkerProcess::Connect(daemon_->worker_socket(), "model");
+  ASSERT_THAT(worker, IsOk());
+  const auto weights = (*worker)->Allocate("weights", "16MiB", 1);
+  ASSERT_THAT(weights, IsOk());
+  const Finished slept = Ctl({"sleep", "--level=1", "model"});
+  EXPECT_EQ(slept.exit_status, 0) << slept.errors;
+  EXPECT_THAT(slept.output, HasSubstr("Freed 16.00 MiB of device memory."));
+  EXPECT_THAT(Ctl({"usage"}).output,
+              testing::ContainsRegex("w-1 +model +[0-9]+ +guard +weights +1 +0 B +16.00 MiB"));
+  const Finished woken = Ctl({"wake", "--all"});
+  EXPECT_EQ(woken.exit_status, 0) << woken.errors;
+  EXPECT_THAT(woken.output, HasSubstr("Took 16.00 MiB of device memory."));
+  EXPECT_THAT((*worker)->Ask("check " + *weights + " 1"), IsOk());
+}
+
+TEST_F(TorporctlTest, PartialSuccessHasItsOwnExitStatus) {
+  auto willing = WorkerProcess::Connect(daemon_->worker_socket(), "willing");
+  auto unwilling = WorkerProcess::Connect(daemon_->worker_socket(), "unwilling", "none");
+  ASSERT_TRUE(willing.ok() && unwilling.ok());
+  ASSERT_THAT((*willing)->Allocate("weights", "4MiB", 1), IsOk());
+  ASSERT_THAT((*unwilling)->Allocate("weights", "4MiB", 1), IsOk());
+  const Finished slept = Ctl({"sleep", "--all", "--policy=weights=offload"});
+  EXPECT_EQ(slept.exit_status, 3) << slept.errors;
+  EXPECT_THAT(slept.output, testing::ContainsRegex("w-1 +willing .* ok\n"));
+  EXPECT_THAT(slept.output, testing::ContainsRegex("w-2 +unwilling .* WORKER_NOT_QUIESCIBLE\n"));
 }
 
 TEST_F(TorporctlTest, Json) {
