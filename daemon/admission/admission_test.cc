@@ -198,11 +198,11 @@ TEST_F(AdmissionTest, BadReservationsAreRefusedWithTheirReason) {
   const Bytes petabyte(int64_t{1} << 50);
   EXPECT_THAT(reserve("", {{"a", MiB(1)}}, MiB(0), seconds(1)), HasReason("BAD_RESERVATION"));
   EXPECT_THAT(reserve("a", {{"a b", MiB(1)}}, MiB(0), seconds(1)), HasReason("BAD_RESERVATION"));
-  EXPECT_THAT(reserve("a", {{"a", MiB(-1)}}, MiB(0), seconds(1)), HasReason("BAD_RESERVATION"));
+  EXPECT_THAT(reserve("a", {{"a", Bytes(-1)}}, MiB(0), seconds(1)), HasReason("BAD_RESERVATION"));
   EXPECT_THAT(reserve("a", {{"a", petabyte}}, MiB(0), seconds(1)), HasReason("BAD_RESERVATION"));
   EXPECT_THAT(reserve("a", {}, MiB(0), seconds(1)), HasReason("BAD_RESERVATION"));
   EXPECT_THAT(reserve("a", {{"a", MiB(0)}}, MiB(0), seconds(1)), HasReason("BAD_RESERVATION"));
-  EXPECT_THAT(reserve("a", {{"a", MiB(1)}}, MiB(-1), seconds(1)), HasReason("BAD_RESERVATION"));
+  EXPECT_THAT(reserve("a", {{"a", MiB(1)}}, Bytes(-1), seconds(1)), HasReason("BAD_RESERVATION"));
   EXPECT_THAT(reserve("a", std::vector<ReservationPart>(65, {"a", MiB(0)}), MiB(1), seconds(1)),
               HasReason("BAD_RESERVATION"));
   EXPECT_THAT(reserve("a", {{"a", MiB(1)}}, MiB(0), seconds(0)), HasReason("BAD_TTL"));
