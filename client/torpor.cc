@@ -88,8 +88,7 @@ Result<std::vector<std::string>> Tags(const char* const* tags, size_t count) {
   return all;
 }
 
-Result<wire::Quiesce> QuiesceMode(torpor_quiesce quiesce) {
-  const int mode = static_cast<int>(quiesce);
+Result<wire::Quiesce> QuiesceMode(int mode) {
   if (mode < TORPOR_QUIESCE_NONE || mode > TORPOR_QUIESCE_CALLBACK) {
     return InvalidArgument("BAD_QUIESCE_MODE", "no way to quiet a worker has this number")
         .With("quiesce", mode);
@@ -168,7 +167,7 @@ Status SleepPolicies(torpor_session* session, const torpor_tag_policy* policies,
   wire::Sleep request;
   for (size_t i = 0; i < policy_count; ++i) {
     TORPOR_REQUIRE(policies[i].tag);
-    const int policy = static_cast<int>(policies[i].policy);
+    const int policy = policies[i].policy;
     if (policy < TORPOR_KEEP || policy > TORPOR_DISCARD) {
       return InvalidArgument("BAD_POLICY", "no policy has this number").With("policy", policy);
     }
@@ -330,7 +329,7 @@ int torpor_work_end(torpor_session* session) {
   });
 }
 
-int torpor_set_quiesce(torpor_session* session, torpor_quiesce quiesce) {
+int torpor_set_quiesce(torpor_session* session, int quiesce) {
   return ReturnCode([&]() -> Status {
     TORPOR_REQUIRE(session);
     TORPOR_ASSIGN_OR_RETURN(const wire::Quiesce mode, QuiesceMode(quiesce));

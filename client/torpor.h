@@ -102,7 +102,7 @@ typedef struct torpor_options {
   int device;
   /* "GPU-..." or "MIG-..."; a host device's name. */
   const char* device_uuid;
-  torpor_quiesce quiesce;
+  int quiesce; /* torpor_quiesce */
   /* Id of a reservation to draw on. NULL: the free budget. */
   const char* reservation;
   /* "cuda", "host" (device memory made of files, for machines without a GPU) or, as NULL, "auto":
@@ -192,7 +192,7 @@ int torpor_work_begin_tags(torpor_session* session, const char* const* tags, siz
 int torpor_work_end(torpor_session* session);
 
 /* States how others may quiet this process; replaces what torpor_options said. */
-int torpor_set_quiesce(torpor_session* session, torpor_quiesce quiesce);
+int torpor_set_quiesce(torpor_session* session, int quiesce /* torpor_quiesce */);
 
 /* Stops whatever submits work and returns 0 when it has stopped. Another number refuses: the
  * operation fails with FAILED_PRECONDITION, reason PAUSE_REFUSED. */
@@ -218,7 +218,7 @@ typedef enum torpor_policy {
 
 typedef struct torpor_tag_policy {
   const char* tag;
-  torpor_policy policy;
+  int policy; /* torpor_policy */
 } torpor_tag_policy;
 
 /* What a sleep or wake has done. */

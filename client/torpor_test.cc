@@ -99,7 +99,7 @@ TEST_F(TorporTest, BadOptions) {
   options_.driver = "rocm";
   EXPECT_EQ(torpor_connect(&options_, &session), TORPOR_INVALID_ARGUMENT);
   EXPECT_EQ(Reason(), "BAD_DRIVER");
-  options_.quiesce = static_cast<torpor_quiesce>(9);
+  options_.quiesce = 9;
   EXPECT_EQ(torpor_connect(&options_, &session), TORPOR_INVALID_ARGUMENT);
   EXPECT_EQ(Reason(), "BAD_QUIESCE_MODE");
   options_.struct_size = 0;
