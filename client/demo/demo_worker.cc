@@ -13,13 +13,13 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -46,15 +46,31 @@ double SecondsSince(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
 }
 
-__attribute__((format(printf, 1, 2))) void Say(const char* format, ...) {
+std::string Seconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, " seconds=%.3f", seconds);
+  return text;
+}
+
+std::string Hex(std::uint32_t value) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%08x", value);
+  return text;
+}
+
+void Print(const std::string& line) {
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
-  va_list arguments;
-  va_start(arguments, format);
-  std::vprintf(format, arguments);
-  va_end(arguments);
-  std::putchar('\n');
+  std::fputs(line.c_str(), stdout);
   std::fflush(stdout);
+}
+
+// One line; from any thread.
+template <typename... Parts>
+void Say(const Parts&... parts) {
+  std::ostringstream line;
+  (line << ... << parts) << '\n';
+  Print(line.str());
 }
 
 struct Flags {
@@ -90,21 +106,20 @@ class Computation {
     while (!stop_) {
       try {
         const bool right = model_.Compute(steps_, buffer, kComputePatience);
-        if (asleep) Say("resumed seconds=%.3f", SecondsSince(asleep_since));
+        if (asleep) Say("resumed", Seconds(SecondsSince(asleep_since)));
         asleep = false;
         if (!right) {
-          Say("error step %llu: the weights have changed",
-              static_cast<unsigned long long>(steps_.load()));
+          Say("error step ", steps_.load(), ": the weights have changed");
           return failed_();
         }
         ++steps_;
         std::this_thread::sleep_for(milliseconds(1));
       } catch (const Error& error) {
         if (error.reason() != "ASLEEP") {
-          Say("error %s", error.what());
+          Say("error ", error.what());
           return failed_();
         }
-        if (!asleep) Say("paused steps=%llu", static_cast<unsigned long long>(steps_.load()));
+        if (!asleep) Say("paused steps=", steps_.load());
         if (!asleep) asleep_since = SteadyClock::now();
         asleep = true;
       }
@@ -168,9 +183,9 @@ Worker::Worker(const Flags& flags)
 }
 
 void Worker::SayReady(double seconds) const {
-  Say("ready tensors=%zu weights_bytes=%llu weights_segments=%zu kv_bytes=%lld seconds=%.3f",
-      file_.tensors().size(), static_cast<unsigned long long>(file_.data_size()),
-      model_.segments().size(), static_cast<long long>(kv_cache_.size()), seconds);
+  Say("ready tensors=", file_.tensors().size(), " weights_bytes=", file_.data_size(),
+      " weights_segments=", model_.segments().size(), " kv_bytes=", kv_cache_.size(),
+      Seconds(seconds));
 }
 
 int Worker::Run() {
@@ -181,7 +196,7 @@ int Worker::Run() {
   sigaddset(&signals, SIGINT);
   const int signal = ::signalfd(-1, &signals, SFD_CLOEXEC);
   if (failure < 0 || signal < 0) {
-    Say("error no descriptors: %s", std::strerror(errno));
+    Say("error no descriptors: ", std::strerror(errno));
     return 1;
   }
   const Computation computation(model_, [failure] {
@@ -206,7 +221,7 @@ int Worker::Run() {
       const std::string command = pending.substr(0, end);
       pending.erase(0, end + 1);
       if (command == "status") {
-        Say("status steps=%llu", static_cast<unsigned long long>(computation.steps()));
+        Say("status steps=", computation.steps());
       } else {
         Obey(command);
       }
@@ -222,36 +237,35 @@ void Worker::Obey(const std::string& command) try {
     SayKvCache();
   } else if (command == "fill") {
     kv_cache_.Fill(kPatience);
-    Say("fill ok bytes=%lld", static_cast<long long>(kv_cache_.size()));
+    Say("fill ok bytes=", kv_cache_.size());
   } else if (command == "addresses") {
     SayAddresses();
   } else if (command == "quit") {
     quit_ = true;
   } else {
-    Say("error unknown command: %s (verify, kv, fill, addresses, status, quit)", command.c_str());
+    Say("error unknown command: ", command, " (verify, kv, fill, addresses, status, quit)");
   }
 } catch (const Error& error) {
-  Say("%s error %s", command.c_str(), error.what());
+  Say(command, " error ", error.what());
 }
 
 void Worker::Verify() {
   const auto start = SteadyClock::now();
   const Model::Comparison result = model_.Compare(kPatience);
   for (const std::string& difference : result.differences) {
-    Say("different %s", difference.c_str());
+    Say("different ", difference);
   }
-  Say("verify %s tensors=%llu bytes=%llu crc32c=%08x seconds=%.3f",
-      result.differences.empty() ? "ok" : "failed", static_cast<unsigned long long>(result.tensors),
-      static_cast<unsigned long long>(result.bytes), result.crc32c, SecondsSince(start));
+  Say("verify ", result.differences.empty() ? "ok" : "failed", " tensors=", result.tensors,
+      " bytes=", result.bytes, " crc32c=", Hex(result.crc32c), Seconds(SecondsSince(start)));
 }
 
 void Worker::SayKvCache() {
   const KvCache::Contents contents = kv_cache_.Check(kPatience);
-  Say("kv %s bytes=%lld",
+  Say("kv ",
       contents == KvCache::Contents::kFilled ? "filled"
       : contents == KvCache::Contents::kZero ? "zero"
                                              : "other",
-      static_cast<long long>(kv_cache_.size()));
+      " bytes=", kv_cache_.size());
 }
 
 void Worker::SayAddresses() {
@@ -260,11 +274,10 @@ void Worker::SayAddresses() {
   std::uint32_t digest = 0;
   for (const void* address : addresses) {
     const torpor_segment_info segment = session_.Segment(address);
-    Say("segment %s %p bytes=%lld", segment.tag, segment.address,
-        static_cast<long long>(segment.size));
+    Say("segment ", segment.tag, ' ', segment.address, " bytes=", segment.size);
     digest = Crc32c(digest, &segment.address, sizeof segment.address);
   }
-  Say("addresses segments=%zu digest=%08x", addresses.size(), digest);
+  Say("addresses segments=", addresses.size(), " digest=", Hex(digest));
 }
 
 int Start(const Flags& flags) {
@@ -283,7 +296,7 @@ int Start(const Flags& flags) {
   } catch (const std::exception& error) {
     std::fprintf(stderr, "demo_worker: %s\n", error.what());
   }
-  Say("end status=%d", status);
+  Say("end status=", status);
   return status;
 }
 
