@@ -61,6 +61,7 @@ Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& op
       keeper_(keeper),
       clock_(clock),
       options_(options),
+      events_(options.event_capacity),
       memory_(driver),
       inventory_(driver.device().granularity, ArenaSize(driver.device().total),
                  driver.device().total),
@@ -69,7 +70,8 @@ Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& op
                  [this] { return memory_.Measure(); }, clock),
       pool_(driver, options.host_pool),
       context_{memory_,  inventory_, admission_, pool_, nullptr,
-               keeper,   directory_, &tasks_,    options.worker_deadline} {}
+               keeper,   directory_, &tasks_,    options.worker_deadline,
+               events_} {}
 
 Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const Clock& clock,
                                            const Options& options) {

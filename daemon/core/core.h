@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/admission/admission.h"
+#include "daemon/events/event_log.h"
 #include "daemon/keeper/keeper.h"
 #include "daemon/memory/device_memory.h"
 #include "daemon/memory/inventory.h"
@@ -65,6 +66,7 @@ class Core final : public WorkerServer::Handler {
     Bytes safety_reserve{};
     bool require_reservation = false;
     Duration worker_deadline = seconds(5);  // for each answer of a worker
+    size_t event_capacity = EventLog::kCapacity;
   };
 
   static Result<std::unique_ptr<Core>> Create(Driver& driver, Keeper& keeper, const Clock& clock,
@@ -85,6 +87,7 @@ class Core final : public WorkerServer::Handler {
   Result<ReserveResult> Reserve(const std::string& name, const std::vector<ReservationPart>& parts,
                                 Bytes host, Duration ttl);
   Result<Admission::Released> Release(const std::string& reservation);
+  EventLog& events() { return events_; }
 
  private:
   Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& options);
@@ -111,6 +114,7 @@ class Core final : public WorkerServer::Handler {
   Keeper& keeper_;
   const Clock& clock_;
   const Options options_;
+  EventLog events_;
   DeviceMemory memory_;
   Inventory inventory_;
   Admission admission_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "daemon/admission/admission.h"
+#include "daemon/events/event_log.h"
 #include "daemon/keeper/keeper.h"
 #include "daemon/memory/device_memory.h"
 #include "daemon/memory/inventory.h"
@@ -31,6 +32,7 @@ struct OperationContext {
   WorkerDirectory& directory;
   Tasks* tasks;
   Duration worker_deadline;
+  EventLog& events;
 };
 
 // Where the time went; phases overlap.
