@@ -234,7 +234,8 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
   command.verb = verb->verb;
   for (const std::string& flag : words.given) {
     if (std::find(verb->flags.begin(), verb->flags.end(), flag) == verb->flags.end()) {
-      return BadCommand("--" + flag + " does not go with " + name);
+      std::string message = "--";
+      return BadCommand(message.append(flag).append(" does not go with ").append(name));
     }
   }
   if (command.verb == Verb::kSleep || command.verb == Verb::kWake) {

@@ -179,7 +179,7 @@ std::string PrintError(const google::rpc::Status& status) {
   // A map of protobuf has no order.
   for (const auto& [key, value] :
        std::map<std::string, std::string>(info.metadata().begin(), info.metadata().end())) {
-    text += "  " + key + std::string(width - key.size() + 2, ' ') + value;
+    text.append("  ").append(key).append(width - key.size() + 2, ' ').append(value);
     constexpr std::string_view kBytes = "_bytes";
     const bool is_size = key.size() > kBytes.size() &&
                          key.compare(key.size() - kBytes.size(), kBytes.size(), kBytes) == 0;

@@ -128,12 +128,11 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Reserve(grpc::CallbackServerContext
                                                      const v1::ReserveRequest* request,
                                                      v1::ReserveResponse* response) {
   return Run(context, "Reserve", [this, request, response] {
-    TORPOR_ASSIGN_OR_RETURN(ReserveCommand command, ToReserveCommand(*request));
+    TORPOR_ASSIGN_OR_RETURN(const ReserveCommand command, ToReserveCommand(*request));
     Bytes requested{};
     for (const ReservationPart& part : command.parts) requested += part.device;
-    TORPOR_ASSIGN_OR_RETURN(
-        const ReserveResult result,
-        core_.Reserve(command.name, std::move(command.parts), command.host, command.ttl));
+    TORPOR_ASSIGN_OR_RETURN(const ReserveResult result,
+                            core_.Reserve(command.name, command.parts, command.host, command.ttl));
     FromReserveResult(result, requested, MeasureNow(clock_), *response);
     log::Info("Reserve {} ({}): device {}, host {}, for {} ms", result.id, command.name,
               FormatBytes(requested), FormatBytes(command.host), Milliseconds(command.ttl));

@@ -34,6 +34,7 @@ Result<Pipe> MakePipe() {
 
 std::vector<char*> Pointers(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
   for (std::string& string : strings) pointers.push_back(string.data());
   pointers.push_back(nullptr);
   return pointers;
@@ -56,7 +57,9 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::Start(const Options& options
     const std::string name = std::string(*entry).substr(0, std::string(*entry).find('='));
     if (options.environment.count(name) == 0) environment.emplace_back(*entry);
   }
-  for (const auto& [name, value] : options.environment) environment.push_back(name + "=" + value);
+  for (const auto& [name, value] : options.environment) {
+    environment.emplace_back(name).append("=").append(value);
+  }
   const std::vector<char*> argv = Pointers(command);
   const std::vector<char*> envp = Pointers(environment);
 
