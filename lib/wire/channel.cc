@@ -73,19 +73,29 @@ Result<Channel::CallPtr> Channel::Start(Type type, const std::string& payload,
   return gone_.ok() ? sent : gone_;
 }
 
-Result<net::Frame> Channel::Wait(const CallPtr& call, std::optional<TimePoint> deadline) {
-  MutexLock lock(mutex_);
-  while (!call->answered && gone_.ok()) {
-    if (!deadline.has_value()) {
-      changed_.Wait(mutex_);
-    } else if (!changed_.WaitUntil(mutex_, *deadline) && !call->answered &&
-               std::chrono::steady_clock::now() >= *deadline) {
-      waiting_.erase(call->id);
-      return DeadlineExceeded("PEER_SILENT", "the other side did not answer in time");
+Result<net::Frame> Channel::Wait(const CallPtr& call, std::optional<TimePoint> deadline,
+                                 const CancelToken* cancel) {
+  const CancelToken::Callback wake(cancel, [this] {
+    MutexLock lock(mutex_);
+    changed_.NotifyAll();
+  });
+  {
+    MutexLock lock(mutex_);
+    for (;;) {
+      if (call->answered) return std::move(call->answer);
+      if (!gone_.ok()) return gone_;
+      if (cancel != nullptr && cancel->cancelled()) break;
+      if (!deadline.has_value()) {
+        changed_.Wait(mutex_);
+      } else if (!changed_.WaitUntil(mutex_, *deadline) && !call->answered &&
+                 std::chrono::steady_clock::now() >= *deadline) {
+        waiting_.erase(call->id);
+        return DeadlineExceeded("PEER_SILENT", "the other side did not answer in time");
+      }
     }
+    waiting_.erase(call->id);
   }
-  if (call->answered) return std::move(call->answer);
-  return gone_;
+  return cancel->status();
 }
 
 Status Channel::Send(uint16_t type, uint64_t id, const std::string& payload,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/cancel_token.h"
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
 #include "lib/base/status.h"
@@ -51,21 +52,25 @@ class Channel {
   // `fds` are borrowed.
   Result<CallPtr> Start(Type type, const std::string& payload, const std::vector<int>& fds = {})
       EXCLUDES(mutex_, send_mutex_);
-  // Blocks for the answer, at most until `deadline`: DEADLINE_EXCEEDED PEER_SILENT; the answer is
-  // then dropped when it comes after all.
-  Result<net::Frame> Wait(const CallPtr& call, std::optional<TimePoint> deadline) EXCLUDES(mutex_);
+  // Blocks for the answer, at most until `deadline` (DEADLINE_EXCEEDED PEER_SILENT) or until
+  // `cancel`, if there is one, is cancelled (its status); the answer is then dropped when it comes
+  // after all.
+  Result<net::Frame> Wait(const CallPtr& call, std::optional<TimePoint> deadline,
+                          const CancelToken* cancel = nullptr) EXCLUDES(mutex_);
 
   template <typename Reply>
-  Result<Reply> WaitFor(const CallPtr& call, std::optional<TimePoint> deadline) {
-    TORPOR_ASSIGN_OR_RETURN(const net::Frame answer, Wait(call, deadline));
+  Result<Reply> WaitFor(const CallPtr& call, std::optional<TimePoint> deadline,
+                        const CancelToken* cancel = nullptr) {
+    TORPOR_ASSIGN_OR_RETURN(const net::Frame answer, Wait(call, deadline, cancel));
     Result<Reply> reply = Decode<Reply>(answer.payload);
     if (!reply.ok()) End(reply.status());
     return reply;
   }
   template <typename Reply, typename Request>
-  Result<Reply> Ask(Type type, const Request& request, std::optional<TimePoint> deadline) {
+  Result<Reply> Ask(Type type, const Request& request, std::optional<TimePoint> deadline,
+                    const CancelToken* cancel = nullptr) {
     TORPOR_ASSIGN_OR_RETURN(const CallPtr call, Start(type, Encode(request)));
-    return WaitFor<Reply>(call, deadline);
+    return WaitFor<Reply>(call, deadline, cancel);
   }
 
   // Answers a request of the peer.

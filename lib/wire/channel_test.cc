@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/cancel_token.h"
 #include "lib/base/status_matchers.h"
 
 namespace torpor::wire {
@@ -84,6 +85,33 @@ TEST_F(ChannelTest, AnswersFindTheirCallersInAnyOrder) {
   ASSERT_THAT(second_reply, IsOk());
   EXPECT_EQ(first_reply->status.reason(), "FIRST");
   EXPECT_EQ(second_reply->status.reason(), "SECOND");
+}
+
+TEST_F(ChannelTest, ACancelledWaitEndsAtOnceAndItsAnswerIsDropped) {
+  CancelToken token;
+  const auto call = StartFree();
+  const net::Frame asked = PeerReceives();
+  std::thread canceller([&] { token.Cancel(Status(Code::kCancelled, "TEST_CANCELS", "")); });
+  EXPECT_THAT(channel_->Wait(call, std::nullopt, &token), HasReason("TEST_CANCELS"));
+  canceller.join();
+  EXPECT_THAT(channel_->Wait(StartFree(), Late(), &token), HasReason("TEST_CANCELS"));
+  PeerSends(Answer(Type::kFree), asked.id, Encode(FreeReply{}));
+  // The channel lives on.
+  (void)PeerReceives();
+  const auto next = StartFree();
+  PeerSends(Answer(Type::kFree), PeerReceives().id, Encode(FreeReply{}));
+  EXPECT_THAT(channel_->Wait(next, Late()), IsOk());
+}
+
+TEST_F(ChannelTest, AnAnswerThatIsThereWinsOverACancellation) {
+  CancelToken token;
+  const auto call = StartFree();
+  PeerSends(Answer(Type::kFree), PeerReceives().id, Encode(FreeReply{}));
+  const auto later = StartFree();
+  PeerSends(Answer(Type::kFree), PeerReceives().id, Encode(FreeReply{}));
+  ASSERT_THAT(channel_->Wait(later, Late()), IsOk());
+  token.Cancel(Status(Code::kCancelled, "TEST_CANCELS", ""));
+  EXPECT_THAT(channel_->Wait(call, Late(), &token), IsOk());
 }
 
 TEST_F(ChannelTest, RequestsGoToTheHandler) {

@@ -1,0 +1,81 @@
+#include "lib/base/cancel_token.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "lib/base/status_matchers.h"
+
+namespace torpor {
+namespace {
+
+Status Why(const char* reason) { return Status(Code::kCancelled, reason, ""); }
+
+TEST(CancelTokenTest, TheFirstReasonStays) {
+  CancelToken token;
+  EXPECT_FALSE(token.cancelled());
+  EXPECT_THAT(token.status(), IsOk());
+  EXPECT_THAT(CheckCancelled(&token), IsOk());
+  token.Cancel(Why("FIRST"));
+  token.Cancel(Why("SECOND"));
+  EXPECT_TRUE(token.cancelled());
+  EXPECT_THAT(token.status(), HasReason("FIRST"));
+  EXPECT_THAT(CheckCancelled(&token), HasReason("FIRST"));
+  EXPECT_THAT(CheckCancelled(nullptr), IsOk());
+}
+
+TEST(CancelTokenTest, CallbacksAreCalledOnceAndNotAfterTheirEnd) {
+  CancelToken token;
+  int kept = 0;
+  int ended = 0;
+  const CancelToken::Callback first(&token, [&] { ++kept; });
+  { const CancelToken::Callback second(&token, [&] { ++ended; }); }
+  token.Cancel(Why("TEST"));
+  token.Cancel(Why("TEST"));
+  EXPECT_EQ(kept, 1);
+  EXPECT_EQ(ended, 0);
+  const CancelToken::Callback late(&token, [&] { ++ended; });
+  EXPECT_EQ(ended, 1);
+  const CancelToken::Callback nothing(nullptr, [&] { ++ended; });
+  EXPECT_EQ(ended, 1);
+}
+
+TEST(CancelTokenTest, WakesAWaiter) {
+  CancelToken token;
+  Mutex mutex;
+  CondVar changed;
+  std::thread waiter([&] {
+    const CancelToken::Callback wake(&token, [&] {
+      MutexLock lock(mutex);
+      changed.NotifyAll();
+    });
+    MutexLock lock(mutex);
+    while (!token.cancelled()) changed.Wait(mutex);
+  });
+  token.Cancel(Why("TEST"));
+  waiter.join();
+}
+
+TEST(CancelTokenTest, ManyThreadsRegisterWhileItIsCancelled) {
+  CancelToken token;
+  std::atomic<int> calls = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      constexpr int kRounds = 100;
+      for (int round = 0; round < kRounds; ++round) {
+        const CancelToken::Callback callback(&token, [&] { ++calls; });
+      }
+      const CancelToken::Callback last(&token, [&] { ++calls; });
+      while (!token.cancelled()) std::this_thread::yield();
+    });
+  }
+  token.Cancel(Why("TEST"));
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GE(calls, 4);
+}
+
+}  // namespace
+}  // namespace torpor
