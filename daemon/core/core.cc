@@ -242,6 +242,11 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
     inventory_.Remove(reply.worker);
     return recorded;
   }
+  // Before its first operation can tell of itself.
+  const std::optional<WorkerInfo> added = inventory_.FindWorker(reply.worker);
+  const std::string name = added.has_value() ? added->name : hello.name;
+  events_.Publish(
+      SessionEvent{SessionEvent::Change::kOpened, reply.worker, name, peer.pid, Status()});
   directory_.Add(std::make_shared<WorkerLink>(reply.worker, channel));
   log::Info("worker {} ({}): pid {}, uid {}, gid {} connected", WorkerName(reply.worker),
             hello.name, peer.pid, peer.uid, peer.gid);
@@ -251,11 +256,15 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
 void Core::OnGone(WorkerId worker, const Status& why) {
   log::Info("worker {} is gone: {}", WorkerName(worker), why);
   directory_.Remove(worker);
+  const std::optional<WorkerInfo> info = inventory_.FindWorker(worker);
   EndExtents(context_, inventory_.Close(worker));
   inventory_.Remove(worker);
   if (const Status recorded = keeper_.Record(SessionClosed{worker}); !recorded.ok()) {
     log::Error("worker {}: end of session is not recorded: {}", WorkerName(worker), recorded);
   }
+  events_.Publish(SessionEvent{SessionEvent::Change::kClosed, worker,
+                               info.has_value() ? info->name : std::string(),
+                               info.has_value() ? info->peer.pid : 0, why});
 }
 
 }  // namespace torpor

@@ -90,7 +90,7 @@ struct QueueEvent {
   std::string name;    // of the reservation, or what else it is for
   WorkerId worker;     // who waits, where it is a worker
   std::string worker_name;
-  Bytes device{};      // wanted
+  Bytes device{};  // wanted
   Bytes host{};
   int64_t waiting = 0;  // how many are in the queue after this
   Status status;        // left without a grant: why

@@ -17,8 +17,7 @@ std::string RandomId() {
 
 }  // namespace
 
-EventLog::EventLog(size_t capacity)
-    : capacity_(capacity), boot_id_(RandomId()), ring_(capacity) {}
+EventLog::EventLog(size_t capacity) : capacity_(capacity), boot_id_(RandomId()), ring_(capacity) {}
 
 void EventLog::Publish(EventBody body) {
   auto event = std::make_shared<Event>();

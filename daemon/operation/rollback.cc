@@ -85,6 +85,13 @@ void Finish(Undo& undo) {
              std::move(orphans));
   undo.plan = Plan();
   undo.context.inventory.EndOperation(undo.worker);
+  OperationEvent done;
+  done.change = OperationEvent::Change::kRolledBack;
+  done.kind = undo.sleep ? OperationKind::kSleep : OperationKind::kWakeUp;
+  done.operation = undo.operation;
+  done.worker = undo.worker;
+  done.worker_name = undo.worker_name;
+  undo.context.events.Publish(std::move(done));
   log::Info("worker {}: {} rolled back", WorkerName(undo.worker), OperationName(undo.operation));
 }
 

@@ -2,6 +2,7 @@
 
 #include "daemon/log.h"
 #include "daemon/operation/operation.h"
+#include "daemon/operation/report.h"
 #include "daemon/operation/steps.h"
 
 namespace torpor {
@@ -23,7 +24,7 @@ Status TakeImages(const OperationContext& context, const std::string& reservatio
 }
 
 Status Copy(const OperationContext& context, const Plan& plan, TimePoint deadline,
-            WorkerOutcome& outcome) {
+            OperationReport& report, WorkerOutcome& outcome) {
   for (const PlannedArena& arena : plan.arenas) {
     Result<std::vector<CopyStep>> steps = [&] {
       const PhaseTimer timer(&outcome.times.handles);
@@ -31,8 +32,10 @@ Status Copy(const OperationContext& context, const Plan& plan, TimePoint deadlin
     }();
     if (!steps.ok()) return steps.status();
     const PhaseTimer timer(&outcome.times.copy);
-    TORPOR_RETURN_IF_ERROR(
-        context.transfer->ToHost(*steps, [&] { return CheckDeadline(deadline); }));
+    if (!steps->empty()) report.Enter(OperationReport::Phase::kCopy, arena.tag);
+    TORPOR_RETURN_IF_ERROR(context.transfer->ToHost(
+        *steps, [&] { return CheckDeadline(deadline); },
+        [&](Bytes size) { report.Arrived(size); }));
   }
   return Status::Ok();
 }
@@ -40,12 +43,14 @@ Status Copy(const OperationContext& context, const Plan& plan, TimePoint deadlin
 // Steps 2 and 3. Whatever fails, no copy and no answer is outstanding afterwards, except an UNMAP
 // that the worker did not answer.
 Status QuiesceCopyUnmap(const OperationContext& context, WorkerLink& link, OperationId operation,
-                        const SleepSpec& spec, const Plan& plan, WorkerOutcome& outcome) {
+                        const SleepSpec& spec, const Plan& plan, OperationReport& report,
+                        WorkerOutcome& outcome) {
   const auto until = [&] {
     return std::min(spec.deadline, std::chrono::steady_clock::now() + context.worker_deadline);
   };
   {
     const PhaseTimer timer(&outcome.times.quiesce);
+    report.Enter(OperationReport::Phase::kQuiesce);
     TORPOR_RETURN_IF_ERROR(link.Quiesce(operation, spec.own, until()));
   }
   context.inventory.SetAttachment(link.worker(), plan, AttachmentState::kQuiesced);
@@ -55,8 +60,9 @@ Status QuiesceCopyUnmap(const OperationContext& context, WorkerLink& link, Opera
       unmaps.push_back(link.StartUnmap(operation, arena.tag, arena.extents));
     }
   }
-  Status status = Copy(context, plan, spec.deadline, outcome);
+  Status status = Copy(context, plan, spec.deadline, report, outcome);
   const PhaseTimer timer(&outcome.times.worker);
+  report.Enter(OperationReport::Phase::kWorker);
   for (WorkerLink::Pending& unmap : unmaps) {
     const Status unmapped = unmap.Wait(until());
     if (status.ok()) status = unmapped;
@@ -80,6 +86,8 @@ WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const S
   }
 
   Plan plan = context.inventory.BeginSleep(worker, spec.tags, spec.policy, spec.force);
+  OperationReport report(context.events, OperationKind::kSleep, *operation, worker, info->name);
+  report.Started(plan);
   const bool moves = plan.Sum(SegmentState::kResident, SegmentState::kOffloaded) +
                          plan.Sum(SegmentState::kResident, SegmentState::kDiscarded) >
                      Bytes(0);
@@ -96,11 +104,12 @@ WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const S
   }
   if (!outcome.status.ok()) {
     RollBackBooks(context, **link, *operation, plan);
+    report.Ended(outcome);
     return outcome;
   }
 
   if (moves) {
-    outcome.status = QuiesceCopyUnmap(context, **link, *operation, spec, plan, outcome);
+    outcome.status = QuiesceCopyUnmap(context, **link, *operation, spec, plan, report, outcome);
     if (outcome.status.ok()) {
       context.inventory.SetAttachment(worker, plan, AttachmentState::kUnmapped);
       outcome.status = CheckDeadline(spec.deadline);
@@ -110,7 +119,8 @@ WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const S
   if (!outcome.status.ok()) {
     log::Warning("worker {}: {} (sleep) failed: {}", WorkerName(worker), OperationName(*operation),
               outcome.status);
-    RollBack({context, worker, *link, *operation, std::move(plan), true}, outcome);
+    RollBack({context, worker, *link, *operation, std::move(plan), true, info->name}, outcome);
+    report.Ended(outcome);
     return outcome;
   }
 
@@ -121,6 +131,7 @@ WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const S
                       plan.Sum(SegmentState::kOffloaded, SegmentState::kDiscarded);
   {
     const PhaseTimer timer(&outcome.times.handles);
+    report.Enter(OperationReport::Phase::kHandles);
     context.inventory.TakeExtents(worker, plan);
     for (PlannedArena& arena : plan.arenas) {
       for (const ExtentPtr& extent : arena.extents) {
@@ -131,6 +142,7 @@ WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const S
     }
   }
   std::vector<Orphans> orphans = context.inventory.Commit(worker, plan);
+  report.Committed(plan, outcome);
   EndOrphans(context, **link, *operation, std::move(orphans));
   if (moves) {
     // The memory is free whether or not the worker says that it knows.
@@ -143,6 +155,7 @@ WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const S
     }
   }
   context.inventory.EndOperation(worker);
+  report.Ended(outcome);
   log::Info("worker {}: {} slept {} segments: {} freed, {} copied, {} discarded",
             WorkerName(worker), OperationName(*operation), outcome.segments,
             FormatBytes(outcome.device), FormatBytes(outcome.copied),

@@ -46,6 +46,7 @@ struct Undo {
   OperationId operation;
   Plan plan;
   bool sleep = false;  // what is rolled back: a sleep (map again) or a wake (unmap)
+  std::string worker_name;
 };
 
 // Takes the operation back: CANCEL, then by what the worker says it maps, MAP or UNMAP, RESUME; then

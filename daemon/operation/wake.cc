@@ -3,6 +3,7 @@
 
 #include "daemon/log.h"
 #include "daemon/operation/operation.h"
+#include "daemon/operation/report.h"
 #include "daemon/operation/steps.h"
 
 namespace torpor {
@@ -28,9 +29,11 @@ Result<Draw> Admit(const OperationContext& context, const WorkerInfo& info, cons
 
 // Step 2. Whatever fails, no copy is outstanding afterwards.
 Status CreateMapCopy(const OperationContext& context, WorkerLink& link, OperationId operation,
-                     const WakeSpec& spec, Draw draw, Plan& plan, WorkerOutcome& outcome) {
+                     const WakeSpec& spec, Draw draw, Plan& plan, OperationReport& report,
+                     WorkerOutcome& outcome) {
   std::vector<WorkerLink::Pending> maps;
   Status status;
+  report.Enter(OperationReport::Phase::kHandles);
   for (PlannedArena& arena : plan.arenas) {
     std::vector<RangeSet::Range> ranges;
     for (const PlannedSegment& segment : arena.segments) {
@@ -51,13 +54,17 @@ Status CreateMapCopy(const OperationContext& context, WorkerLink& link, Operatio
     }
     if (steps.ok()) {
       const PhaseTimer timer(&outcome.times.copy);
-      status = context.transfer->ToDevice(*steps, [&] { return CheckDeadline(spec.deadline); });
+      report.Enter(OperationReport::Phase::kCopy, arena.tag);
+      status = context.transfer->ToDevice(
+          *steps, [&] { return CheckDeadline(spec.deadline); },
+          [&](Bytes size) { report.Arrived(size); });
     } else {
       status = steps.status();
     }
     if (!status.ok()) break;
   }
   const PhaseTimer timer(&outcome.times.worker);
+  report.Enter(OperationReport::Phase::kWorker);
   for (WorkerLink::Pending& map : maps) {
     const Status mapped = map.Wait(
         std::min(spec.deadline, std::chrono::steady_clock::now() + context.worker_deadline));
@@ -83,6 +90,8 @@ WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const Wa
 
   Plan plan = context.inventory.BeginWake(worker, spec.tags);
   OrderArenas(spec.order, plan);
+  OperationReport report(context.events, OperationKind::kWakeUp, *operation, worker, info->name);
+  report.Started(plan);
   const Bytes copied = plan.Sum(SegmentState::kOffloaded, SegmentState::kResident);
   const Bytes cleared = plan.Sum(SegmentState::kDiscarded, SegmentState::kResident);
   const Bytes size = copied + cleared;
@@ -90,17 +99,19 @@ WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const Wa
   if (!draw.ok() || size == Bytes(0)) {
     outcome.status = draw.status();
     RollBackBooks(context, **link, *operation, plan);
+    report.Ended(outcome);
     return outcome;
   }
 
   outcome.status =
-      CreateMapCopy(context, **link, *operation, spec, *std::move(draw), plan, outcome);
+      CreateMapCopy(context, **link, *operation, spec, *std::move(draw), plan, report, outcome);
   if (outcome.status.ok()) outcome.status = CheckDeadline(spec.deadline);
   if (outcome.status.ok()) outcome.status = RecordPlan(context, worker, plan, true);
   if (!outcome.status.ok()) {
     log::Warning("worker {}: {} (wake) failed: {}", WorkerName(worker), OperationName(*operation),
               outcome.status);
-    RollBack({context, worker, *link, *operation, std::move(plan), false}, outcome);
+    RollBack({context, worker, *link, *operation, std::move(plan), false, info->name}, outcome);
+    report.Ended(outcome);
     return outcome;
   }
 
@@ -110,6 +121,7 @@ WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const Wa
   outcome.copied = copied;
   outcome.discarded = cleared;
   std::vector<Orphans> orphans = context.inventory.Commit(worker, plan);
+  report.Committed(plan, outcome);
   EndOrphans(context, **link, *operation, std::move(orphans));
   const Status resumed =
       (*link)->Resume(*operation, context.inventory.AsleepTags(worker),
@@ -122,6 +134,7 @@ WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const Wa
               resumed);
   }
   context.inventory.EndOperation(worker);
+  report.Ended(outcome);
   log::Info("worker {}: {} woke {} segments: {} taken, {} copied, {} cleared", WorkerName(worker),
             OperationName(*operation), outcome.segments, FormatBytes(outcome.device),
             FormatBytes(outcome.copied), FormatBytes(outcome.discarded));

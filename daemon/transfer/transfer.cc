@@ -55,13 +55,20 @@ Status TransferEngine::Queue(StreamId stream, bool to_host, const CopyStep& step
 }
 
 Status TransferEngine::Run(StreamId stream, Mutex& order, bool to_host,
-                           const std::vector<CopyStep>& steps, const Interrupt& interrupt) {
-  std::deque<EventId> in_flight;
+                           const std::vector<CopyStep>& steps, const Interrupt& interrupt,
+                           const Arrived& arrived) {
+  struct InFlight {
+    EventId event;
+    Bytes size;
+  };
+  std::deque<InFlight> in_flight;
   Status status;
   bool settled = true;  // no step is in flight that no event tells of
   const auto wait_oldest = [&] {
-    const Status waited = driver_.WaitEvent(in_flight.front());
+    const InFlight oldest = in_flight.front();
     in_flight.pop_front();
+    const Status waited = driver_.WaitEvent(oldest.event);
+    if (waited.ok() && arrived != nullptr) arrived(oldest.size);
     if (status.ok()) status = waited;
     settled = settled && waited.ok();
   };
@@ -78,7 +85,7 @@ Status TransferEngine::Run(StreamId stream, Mutex& order, bool to_host,
       settled = false;
       break;
     }
-    in_flight.push_back(*event);
+    in_flight.push_back({*event, step.size});
   }
   while (!in_flight.empty()) wait_oldest();
   // The memory belongs to the copies until they are done, whatever went wrong with telling so.
@@ -90,12 +97,14 @@ Status TransferEngine::Run(StreamId stream, Mutex& order, bool to_host,
   return status;
 }
 
-Status TransferEngine::ToHost(const std::vector<CopyStep>& steps, const Interrupt& interrupt) {
-  return Run(to_host_, to_host_order_, true, steps, interrupt);
+Status TransferEngine::ToHost(const std::vector<CopyStep>& steps, const Interrupt& interrupt,
+                              const Arrived& arrived) {
+  return Run(to_host_, to_host_order_, true, steps, interrupt, arrived);
 }
 
-Status TransferEngine::ToDevice(const std::vector<CopyStep>& steps, const Interrupt& interrupt) {
-  return Run(to_device_, to_device_order_, false, steps, interrupt);
+Status TransferEngine::ToDevice(const std::vector<CopyStep>& steps, const Interrupt& interrupt,
+                                const Arrived& arrived) {
+  return Run(to_device_, to_device_order_, false, steps, interrupt, arrived);
 }
 
 }  // namespace torpor

@@ -37,18 +37,22 @@ class TransferEngine {
 
   // Says when to stop and why; OK: go on. Called before each step.
   using Interrupt = std::function<Status()>;
+  // Called after each step that arrived, with its size.
+  using Arrived = std::function<void(Bytes)>;
 
   // Block until every step has arrived, or one failed or `interrupt` said so. On return nothing of
   // the steps is in flight; after an error the target of any step may hold a part of its bytes.
-  Status ToHost(const std::vector<CopyStep>& steps, const Interrupt& interrupt);
-  Status ToDevice(const std::vector<CopyStep>& steps, const Interrupt& interrupt);
+  Status ToHost(const std::vector<CopyStep>& steps, const Interrupt& interrupt,
+                const Arrived& arrived = nullptr);
+  Status ToDevice(const std::vector<CopyStep>& steps, const Interrupt& interrupt,
+                  const Arrived& arrived = nullptr);
 
  private:
   TransferEngine(Driver& driver, StreamId to_host, StreamId to_device)
       : driver_(driver), to_host_(to_host), to_device_(to_device) {}
   Status Queue(StreamId stream, bool to_host, const CopyStep& step);
   Status Run(StreamId stream, Mutex& order, bool to_host, const std::vector<CopyStep>& steps,
-             const Interrupt& interrupt);
+             const Interrupt& interrupt, const Arrived& arrived);
 
   Driver& driver_;
   const StreamId to_host_;
