@@ -32,6 +32,12 @@ Status NotOwned(const char* call) {
 
 void* Pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
 
+// Reserved addresses without memory. Sets errno if false.
+bool MapNothing(uint64_t begin, Bytes size) {
+  return ::mmap(Pointer(begin), size.size(), PROT_NONE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+}
+
 Bytes SizeOf(Bytes size) { return size; }
 template <typename Range>
 Bytes SizeOf(const Range& range) {
@@ -293,6 +299,11 @@ Status HostDriver::Map(DeviceAddress address, Bytes size, MemoryHandle handle) {
              0) == MAP_FAILED) {
     return ErrnoStatus(errno, "mmap");
   }
+  if (::madvise(Pointer(begin), size.size(), MADV_DONTFORK) != 0) {
+    const Status status = ErrnoStatus(errno, "madvise");
+    (void)MapNothing(begin, size);
+    return status;
+  }
   Mapping mapping;
   mapping.size = size;
   mapping.file = it->second.file;
@@ -350,8 +361,7 @@ Status HostDriver::Unmap(DeviceAddress address, Bytes size) {
   const uint64_t end = begin + size.size();
   MutexLock lock(mutex_);
   TORPOR_ASSIGN_OR_RETURN(auto it, QuietMappings("unmap", begin, end, /*unmapping=*/true));
-  if (::mmap(Pointer(begin), size.size(), PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+  if (!MapNothing(begin, size)) {
     const int error = errno;
     for (; it != mappings_.end() && it->first < end; ++it) it->second.unmapping = false;
     return ErrnoStatus(error, "mmap");

@@ -29,7 +29,8 @@ namespace torpor {
 // are gone. The device learns of that without keeping the file in use: the file carries a shared
 // flock, which belongs to the open file that all duplicates and mappings have in common; the device
 // keeps a second open file on it, and once it gets the exclusive lock there, no one holds the
-// first. A holder must therefore pass duplicates on, never open the file again through /proc.
+// first. A holder must therefore pass duplicates on, never open the file again through /proc. A
+// forked child does not inherit mappings, so it keeps nothing in use that has no handle.
 //
 // Copies check their range when they are queued and again, piece by piece, when they run: work on
 // memory that was unmapped meanwhile ends in an error of its stream (INTERNAL

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -171,6 +172,33 @@ TEST(HostDriverTest, LackOfDescriptorsIsNoLackOfMemory) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
   EXPECT_THAT(driver->Export(handle), IsOk());
   EXPECT_EQ(driver->GetMemoryInfo()->free, MiB(62));
+}
+
+TEST(HostDriverTest, AForkedChildInheritsNoMapping) {
+  const auto driver = Device();
+  const DeviceAddress address = MapNew(*driver, MiB(4));
+  *Pointer(address) = 1;
+  int looked[2];
+  int hold[2];
+  ASSERT_EQ(::pipe(looked), 0);
+  ASSERT_EQ(::pipe(hold), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(hold[1]);
+    unsigned char resident[1024];
+    char there = ::mincore(reinterpret_cast<void*>(address.value()), MiB(4).size(), resident) == 0;
+    (void)!::write(looked[1], &there, 1);
+    (void)!::read(hold[0], &there, 1);
+    ::_exit(0);
+  }
+  char there = 1;
+  EXPECT_EQ(::read(looked[0], &there, 1), 1);
+  EXPECT_EQ(there, 0);
+  EXPECT_EQ(*Pointer(address), 1);
+  EXPECT_THAT(driver->Unmap(address, MiB(4)), IsOk());
+  EXPECT_EQ(driver->GetMemoryInfo()->free, MiB(64));
+  for (const int fd : {hold[1], hold[0], looked[0], looked[1]}) ::close(fd);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
 TEST(HostDriverTest, CopiesAreAsynchronousAndStreamsAreIndependent) {
