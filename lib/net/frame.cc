@@ -39,53 +39,13 @@ Result<std::string> ReadSealedPayload(const UniqueFd& fd, size_t size) {
   std::string payload(size, '\0');
   size_t done = 0;
   while (done < size) {
-    const ssize_t n = ::pread(fd.get(), payload.data() + done, size - done, static_cast<off_t>(done));
+    const ssize_t n =
+        ::pread(fd.get(), payload.data() + done, size - done, static_cast<off_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return BadFrame("the payload cannot be read");
     done += static_cast<size_t>(n);
   }
   return payload;
-}
-
-Result<Frame> Check(const char* packet, size_t size, std::vector<UniqueFd> fds, int message_flags) {
-  if ((message_flags & MSG_CTRUNC) != 0) return BadFrame("descriptors were cut off");
-  if ((message_flags & MSG_TRUNC) != 0) {
-    return std::move(BadFrame("the packet is too long")).With("limit_bytes", kMaxPacketBytes);
-  }
-  FrameHeader header;
-  if (size < sizeof header) {
-    return std::move(BadFrame("the packet is too short for a header")).With("packet_bytes", size);
-  }
-  std::memcpy(&header, packet, sizeof header);
-  if (header.magic != kFrameMagic) return BadFrame("the packet does not start with a frame's magic");
-  if (header.version != kFrameVersion) {
-    return InvalidArgument("WRONG_VERSION", "the peer speaks another version of the protocol")
-        .With("version", header.version)
-        .With("supported_version", kFrameVersion);
-  }
-  const bool in_memfd = (header.flags & kPayloadInMemfd) != 0;
-  const size_t body = size - sizeof header;
-  if (header.payload_bytes > kMaxPayloadBytes || body != (in_memfd ? 0 : header.payload_bytes)) {
-    return std::move(BadFrame("the payload's length does not agree with the packet's"))
-        .With("payload_bytes", header.payload_bytes)
-        .With("packet_bytes", size);
-  }
-  if (fds.size() != header.fd_count + (in_memfd ? 1u : 0u)) {
-    return std::move(BadFrame("another number of descriptors than the header says"))
-        .With("fd_count", header.fd_count)
-        .With("received_fds", fds.size());
-  }
-  Frame frame;
-  frame.type = header.type;
-  frame.id = header.id;
-  if (in_memfd) {
-    TORPOR_ASSIGN_OR_RETURN(frame.payload, ReadSealedPayload(fds.back(), header.payload_bytes));
-    fds.pop_back();
-  } else {
-    frame.payload.assign(packet + sizeof header, body);
-  }
-  frame.fds = std::move(fds);
-  return frame;
 }
 
 }  // namespace
@@ -132,6 +92,47 @@ Status SendFrame(int socket, uint16_t type, uint64_t id, const std::string& payl
   }
 }
 
+Result<Frame> ParseFrame(std::string_view packet, std::vector<UniqueFd> fds) {
+  FrameHeader header;
+  if (packet.size() < sizeof header) {
+    return std::move(BadFrame("the packet is too short for a header"))
+        .With("packet_bytes", packet.size());
+  }
+  std::memcpy(&header, packet.data(), sizeof header);
+  if (header.magic != kFrameMagic) {
+    return BadFrame("the packet does not start with a frame's magic");
+  }
+  if (header.version != kFrameVersion) {
+    return InvalidArgument("WRONG_VERSION", "the peer speaks another version of the protocol")
+        .With("version", header.version)
+        .With("supported_version", kFrameVersion);
+  }
+  const bool in_memfd = (header.flags & kPayloadInMemfd) != 0;
+  const std::string_view body = packet.substr(sizeof header);
+  if (header.payload_bytes > kMaxPayloadBytes ||
+      body.size() != (in_memfd ? 0 : header.payload_bytes)) {
+    return std::move(BadFrame("the payload's length does not agree with the packet's"))
+        .With("payload_bytes", header.payload_bytes)
+        .With("packet_bytes", packet.size());
+  }
+  if (fds.size() != header.fd_count + (in_memfd ? 1u : 0u)) {
+    return std::move(BadFrame("another number of descriptors than the header says"))
+        .With("fd_count", header.fd_count)
+        .With("received_fds", fds.size());
+  }
+  Frame frame;
+  frame.type = header.type;
+  frame.id = header.id;
+  if (in_memfd) {
+    TORPOR_ASSIGN_OR_RETURN(frame.payload, ReadSealedPayload(fds.back(), header.payload_bytes));
+    fds.pop_back();
+  } else {
+    frame.payload.assign(body);
+  }
+  frame.fds = std::move(fds);
+  return frame;
+}
+
 Result<Frame> ReceiveFrame(int socket) {
   std::string packet(kMaxPacketBytes, '\0');
   iovec part{packet.data(), packet.size()};
@@ -158,8 +159,14 @@ Result<Frame> ReceiveFrame(int socket) {
       fds.emplace_back(fd);
     }
   }
-  if (size == 0 && fds.empty()) return Unavailable("CONNECTION_CLOSED", "the peer closed the connection");
-  return Check(packet.data(), static_cast<size_t>(size), std::move(fds), message.msg_flags);
+  if (size == 0 && fds.empty()) {
+    return Unavailable("CONNECTION_CLOSED", "the peer closed the connection");
+  }
+  if ((message.msg_flags & MSG_CTRUNC) != 0) return BadFrame("descriptors were cut off");
+  if ((message.msg_flags & MSG_TRUNC) != 0) {
+    return std::move(BadFrame("the packet is too long")).With("limit_bytes", kMaxPacketBytes);
+  }
+  return ParseFrame(std::string_view(packet).substr(0, static_cast<size_t>(size)), std::move(fds));
 }
 
 }  // namespace torpor::net

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/base/status.h"
@@ -46,11 +47,15 @@ struct Frame {
 Status SendFrame(int socket, uint16_t type, uint64_t id, const std::string& payload,
                  const std::vector<int>& fds = {});
 
+// The frame in one packet and the descriptors that came with it.
+//   INVALID_ARGUMENT BAD_FRAME (too short, wrong magic, lengths or descriptor counts that do not
+//   agree, an unsealed payload) or WRONG_VERSION: all of `fds` are closed.
+Result<Frame> ParseFrame(std::string_view packet, std::vector<UniqueFd> fds);
+
 // Receives one frame; blocks, at most for the socket's SO_RCVTIMEO.
 //   UNAVAILABLE CONNECTION_CLOSED: end of stream
-//   INVALID_ARGUMENT BAD_FRAME (too short, too long, wrong magic, lengths or descriptor counts that
-//   do not agree, an unsealed payload) or WRONG_VERSION: the stream cannot be trusted any more; all
-//   descriptors that came along are closed.
+//   INVALID_ARGUMENT, as ParseFrame, or BAD_FRAME for a packet that is too long: the stream cannot
+//   be trusted any more
 Result<Frame> ReceiveFrame(int socket);
 
 }  // namespace torpor::net

@@ -3,6 +3,8 @@
 namespace torpor::wire {
 namespace {
 
+constexpr int32_t kLastCode = 16;
+
 struct Detail {
   std::string key;
   std::string value;
@@ -34,6 +36,8 @@ void Writer::Put(Status& status) {
 void Reader::Get(Status& status) {
   StatusFields fields;
   fields.Fields(*this);
+  // Every google.rpc.Code, also those that this version does not use.
+  if (fields.code < 0 || fields.code > kLastCode) ok_ = false;
   if (!ok_) return;
   status = fields.code == 0 ? Status::Ok()
                             : Status(static_cast<Code>(fields.code), std::move(fields.reason),

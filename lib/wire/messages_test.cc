@@ -96,6 +96,15 @@ TEST(MessagesTest, AbsurdCountsAreRefusedBeforeTheyTakeMemory) {
   EXPECT_THAT(Decode<FreeReply>(bytes), HasReason("BAD_FRAME"));
 }
 
+TEST(MessagesTest, CodesThatDoNotExistAreRefused) {
+  for (const int32_t code : {-1, 17, 1 << 30}) {
+    const StatusReply reply{Status(static_cast<Code>(code), "REASON", "text")};
+    EXPECT_THAT(Decode<StatusReply>(Encode(reply)), HasReason("BAD_FRAME")) << code;
+  }
+  const StatusReply unused{Status(static_cast<Code>(16), "REASON", "text")};
+  EXPECT_THAT(Decode<StatusReply>(Encode(unused)), IsOk());
+}
+
 TEST(MessagesTest, AnyBytesAreSurvived) {
   std::mt19937 random(1);
   for (int round = 0; round < 2000; ++round) {
