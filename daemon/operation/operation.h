@@ -16,6 +16,7 @@
 #include "daemon/pool/host_pool.h"
 #include "daemon/session/worker_link.h"
 #include "daemon/transfer/transfer.h"
+#include "lib/base/cancel_token.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 
@@ -62,6 +63,7 @@ struct SleepSpec {
   bool force = false;
   bool own = false;  // by the worker's own call
   TimePoint deadline;
+  const CancelToken* cancel = nullptr;  // before the commit; none: only the deadline ends it
 };
 
 // Puts one worker's segments to sleep. The steps, and what a failure at each leaves:
@@ -79,6 +81,7 @@ struct WakeSpec {
   std::vector<std::string> order;  // tags whose bytes come first
   std::string reservation;         // empty: the worker's own if it has room, else the free budget
   TimePoint deadline;
+  const CancelToken* cancel = nullptr;  // as in SleepSpec
 };
 
 // Gives one worker's sleeping segments their memory back:

@@ -8,11 +8,13 @@
 namespace torpor {
 namespace {
 
-// Room in the pool for everything that is copied.
-Status TakeImages(const OperationContext& context, const std::string& reservation, Plan& plan) {
+// Room in the pool for everything that is copied. Pinning it may take long.
+Status TakeImages(const OperationContext& context, const std::string& reservation,
+                  const SleepSpec& spec, Plan& plan) {
   for (PlannedArena& arena : plan.arenas) {
     for (PlannedSegment& segment : arena.segments) {
       if (segment.to != SegmentState::kOffloaded) continue;
+      TORPOR_RETURN_IF_ERROR(CheckWanted(spec.deadline, spec.cancel));
       TORPOR_ASSIGN_OR_RETURN(
           Draw draw,
           context.admission.DrawHost(RoundUp(segment.size, HostPool::kUnit), reservation));
@@ -23,7 +25,7 @@ Status TakeImages(const OperationContext& context, const std::string& reservatio
   return Status::Ok();
 }
 
-Status Copy(const OperationContext& context, const Plan& plan, TimePoint deadline,
+Status Copy(const OperationContext& context, const Plan& plan, const SleepSpec& spec,
             OperationReport& report, WorkerOutcome& outcome) {
   for (const PlannedArena& arena : plan.arenas) {
     Result<std::vector<CopyStep>> steps = [&] {
@@ -34,14 +36,14 @@ Status Copy(const OperationContext& context, const Plan& plan, TimePoint deadlin
     const PhaseTimer timer(&outcome.times.copy);
     if (!steps->empty()) report.Enter(OperationReport::Phase::kCopy, arena.tag);
     TORPOR_RETURN_IF_ERROR(context.transfer->ToHost(
-        *steps, [&] { return CheckDeadline(deadline); },
+        *steps, [&] { return CheckWanted(spec.deadline, spec.cancel); },
         [&](Bytes size) { report.Arrived(size); }));
   }
   return Status::Ok();
 }
 
 // Steps 2 and 3. Whatever fails, no copy and no answer is outstanding afterwards, except an UNMAP
-// that the worker did not answer.
+// that the worker did not answer in time, or before the cancellation.
 Status QuiesceCopyUnmap(const OperationContext& context, WorkerLink& link, OperationId operation,
                         const SleepSpec& spec, const Plan& plan, OperationReport& report,
                         WorkerOutcome& outcome) {
@@ -51,7 +53,7 @@ Status QuiesceCopyUnmap(const OperationContext& context, WorkerLink& link, Opera
   {
     const PhaseTimer timer(&outcome.times.quiesce);
     report.Enter(OperationReport::Phase::kQuiesce);
-    TORPOR_RETURN_IF_ERROR(link.Quiesce(operation, spec.own, until()));
+    TORPOR_RETURN_IF_ERROR(link.Quiesce(operation, spec.own, until(), spec.cancel));
   }
   context.inventory.SetAttachment(link.worker(), plan, AttachmentState::kQuiesced);
   std::vector<WorkerLink::Pending> unmaps;
@@ -60,11 +62,11 @@ Status QuiesceCopyUnmap(const OperationContext& context, WorkerLink& link, Opera
       unmaps.push_back(link.StartUnmap(operation, arena.tag, arena.extents));
     }
   }
-  Status status = Copy(context, plan, spec.deadline, report, outcome);
+  Status status = Copy(context, plan, spec, report, outcome);
   const PhaseTimer timer(&outcome.times.worker);
   report.Enter(OperationReport::Phase::kWorker);
   for (WorkerLink::Pending& unmap : unmaps) {
-    const Status unmapped = unmap.Wait(until());
+    const Status unmapped = unmap.Wait(until(), spec.cancel);
     if (status.ok()) status = unmapped;
   }
   return status;
@@ -100,7 +102,7 @@ WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const S
             .With("worker", WorkerName(worker))
             .With("name", info->name);
   } else {
-    outcome.status = TakeImages(context, info->reservation, plan);
+    outcome.status = TakeImages(context, info->reservation, spec, plan);
   }
   if (!outcome.status.ok()) {
     RollBackBooks(context, **link, *operation, plan);
@@ -112,7 +114,7 @@ WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const S
     outcome.status = QuiesceCopyUnmap(context, **link, *operation, spec, plan, report, outcome);
     if (outcome.status.ok()) {
       context.inventory.SetAttachment(worker, plan, AttachmentState::kUnmapped);
-      outcome.status = CheckDeadline(spec.deadline);
+      outcome.status = CheckWanted(spec.deadline, spec.cancel);
     }
   }
   if (outcome.status.ok()) outcome.status = RecordPlan(context, worker, plan, true);

@@ -74,7 +74,8 @@ Result<std::vector<CopyStep>> PlanCopies(const PlannedArena& arena, bool to_host
   return steps;
 }
 
-Status CheckDeadline(TimePoint deadline) {
+Status CheckWanted(TimePoint deadline, const CancelToken* cancel) {
+  TORPOR_RETURN_IF_ERROR(CheckCancelled(cancel));
   if (std::chrono::steady_clock::now() < deadline) return Status::Ok();
   return DeadlineExceeded("OPERATION_DEADLINE", "the operation did not finish in time");
 }

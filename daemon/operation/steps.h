@@ -32,8 +32,8 @@ class PhaseTimer {
   const TimePoint start_;
 };
 
-// OK until `deadline` has passed.
-Status CheckDeadline(TimePoint deadline);
+// OK until `deadline` has passed (DEADLINE_EXCEEDED OPERATION_DEADLINE), or `cancel` says why not.
+Status CheckWanted(TimePoint deadline, const CancelToken* cancel);
 
 // Writes the plan's segments to the journal, as they will be (`after`) or as they were.
 Status RecordPlan(const OperationContext& context, WorkerId worker, const Plan& plan, bool after);

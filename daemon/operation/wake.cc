@@ -35,6 +35,8 @@ Status CreateMapCopy(const OperationContext& context, WorkerLink& link, Operatio
   Status status;
   report.Enter(OperationReport::Phase::kHandles);
   for (PlannedArena& arena : plan.arenas) {
+    status = CheckWanted(spec.deadline, spec.cancel);
+    if (!status.ok()) break;
     std::vector<RangeSet::Range> ranges;
     for (const PlannedSegment& segment : arena.segments) {
       ranges.push_back({segment.offset, segment.size});
@@ -56,7 +58,7 @@ Status CreateMapCopy(const OperationContext& context, WorkerLink& link, Operatio
       const PhaseTimer timer(&outcome.times.copy);
       report.Enter(OperationReport::Phase::kCopy, arena.tag);
       status = context.transfer->ToDevice(
-          *steps, [&] { return CheckDeadline(spec.deadline); },
+          *steps, [&] { return CheckWanted(spec.deadline, spec.cancel); },
           [&](Bytes size) { report.Arrived(size); });
     } else {
       status = steps.status();
@@ -67,7 +69,8 @@ Status CreateMapCopy(const OperationContext& context, WorkerLink& link, Operatio
   report.Enter(OperationReport::Phase::kWorker);
   for (WorkerLink::Pending& map : maps) {
     const Status mapped = map.Wait(
-        std::min(spec.deadline, std::chrono::steady_clock::now() + context.worker_deadline));
+        std::min(spec.deadline, std::chrono::steady_clock::now() + context.worker_deadline),
+        spec.cancel);
     if (status.ok()) status = mapped;
   }
   return status;
@@ -105,7 +108,7 @@ WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const Wa
 
   outcome.status =
       CreateMapCopy(context, **link, *operation, spec, *std::move(draw), plan, report, outcome);
-  if (outcome.status.ok()) outcome.status = CheckDeadline(spec.deadline);
+  if (outcome.status.ok()) outcome.status = CheckWanted(spec.deadline, spec.cancel);
   if (outcome.status.ok()) outcome.status = RecordPlan(context, worker, plan, true);
   if (!outcome.status.ok()) {
     log::Warning("worker {}: {} (wake) failed: {}", WorkerName(worker), OperationName(*operation),

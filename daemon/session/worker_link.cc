@@ -33,10 +33,10 @@ Status WorkerLink::Explain(Status status, const char* what) const {
   return status;
 }
 
-Status WorkerLink::Pending::Wait(TimePoint deadline) {
+Status WorkerLink::Pending::Wait(TimePoint deadline, const CancelToken* cancel) {
   Status first = failed_;
   for (const wire::Channel::CallPtr& call : calls_) {
-    const auto reply = link_->channel_->WaitFor<wire::StatusReply>(call, deadline);
+    const auto reply = link_->channel_->WaitFor<wire::StatusReply>(call, deadline, cancel);
     const Status status = reply.ok() ? reply->status : reply.status();
     if (first.ok()) first = status;
   }
@@ -44,9 +44,10 @@ Status WorkerLink::Pending::Wait(TimePoint deadline) {
   return link_->Explain(first, what_);
 }
 
-Status WorkerLink::Quiesce(OperationId operation, bool own, TimePoint deadline) {
+Status WorkerLink::Quiesce(OperationId operation, bool own, TimePoint deadline,
+                           const CancelToken* cancel) {
   const auto reply = channel_->Ask<wire::StatusReply>(
-      wire::Type::kQuiesce, wire::QuiesceRequest{operation, own}, deadline);
+      wire::Type::kQuiesce, wire::QuiesceRequest{operation, own}, deadline, cancel);
   return Explain(reply.ok() ? reply->status : reply.status(), "QUIESCE");
 }
 

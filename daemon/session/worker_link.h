@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "daemon/memory/extent.h"
+#include "lib/base/cancel_token.h"
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
 #include "lib/base/status.h"
@@ -17,7 +18,7 @@
 namespace torpor {
 
 // What the daemon asks of one worker. Thread-safe. Errors besides the worker's own: DEADLINE_EXCEEDED
-// WORKER_SILENT, UNAVAILABLE WORKER_GONE.
+// WORKER_SILENT, UNAVAILABLE WORKER_GONE, and, where a wait takes a token, the reason of that.
 class WorkerLink {
  public:
   WorkerLink(WorkerId worker, std::shared_ptr<wire::Channel> channel)
@@ -29,7 +30,7 @@ class WorkerLink {
   // An answer that is still to come.
   class Pending {
    public:
-    Status Wait(TimePoint deadline);
+    Status Wait(TimePoint deadline, const CancelToken* cancel = nullptr);
 
    private:
     friend class WorkerLink;
@@ -39,7 +40,8 @@ class WorkerLink {
     std::vector<wire::Channel::CallPtr> calls_;
   };
 
-  Status Quiesce(OperationId operation, bool own, TimePoint deadline);
+  Status Quiesce(OperationId operation, bool own, TimePoint deadline,
+                 const CancelToken* cancel = nullptr);
   // `extents` must live until the answer is there. One frame carries no more than
   // net::kMaxFrameFds descriptors, so Map may take several, each all or nothing.
   Pending StartMap(OperationId operation, const std::string& tag,
