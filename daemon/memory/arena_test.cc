@@ -47,7 +47,7 @@ TEST(PlanExtentsTest, HugeRangesGetLargerExtentsInsteadOfMore) {
   const auto beyond = Plan({{0, 128 * kMaxExtentsPerRange + 2}});
   EXPECT_LE(beyond.size(), static_cast<size_t>(kMaxExtentsPerRange));
   EXPECT_EQ(beyond[0].second, 256);
-  EXPECT_EQ(beyond.back(), std::make_pair(int64_t{64 * 256}, int64_t{2}));
+  EXPECT_EQ(beyond.back(), std::make_pair(int64_t{64} * 256, int64_t{2}));
 }
 
 class ArenaTest : public MemoryFixture {

@@ -78,6 +78,7 @@ TEST_F(DeviceMemoryTest, AMeasurementThatFailsIsTold) {
 TEST_F(DeviceMemoryTest, MeasurementsAddUpUnderConcurrentChange) {
   std::atomic<int> running{3};
   std::vector<std::thread> threads;
+  threads.reserve(3);
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < 200; ++i) {

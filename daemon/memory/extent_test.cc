@@ -48,6 +48,7 @@ TEST_F(ExtentTest, IsMappedOnceWhoeverAsks) {
   const ExtentPtr extent = *TryCreate(Pages(0), Pages(1));
   std::vector<DeviceAddress> addresses(4);
   std::vector<std::thread> threads;
+  threads.reserve(addresses.size());
   for (DeviceAddress& address : addresses) {
     threads.emplace_back([&] { address = *extent->MapForCopy(); });
   }
@@ -92,7 +93,7 @@ TEST_F(ExtentTest, AnyCallMayFailAndNothingIsLeft) {
 
 TEST_F(ExtentTest, ASurrenderedOneLeavesItsPromise) {
   const std::string id =
-      admission_.Reserve("job", {{"weights", Pages(8)}}, Bytes(0), seconds(60))->id;
+      admission_.Reserve({"job", {{"weights", Pages(8)}}, Bytes(0), seconds(60)})->id;
   for (const bool surrender : {false, true}) {
     Draw draw = *admission_.DrawDevice(Pages(8), id);
     auto extent = *Extent::Create(memory_, ExtentId(1), Pages(0), Pages(8), std::move(draw));

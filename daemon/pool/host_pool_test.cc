@@ -115,6 +115,7 @@ TEST_F(HostPoolTest, BlocksAreMultiplesOfTheUnitWhileThereIsRoom) {
 TEST_F(HostPoolTest, ScatteredRemainsServeWhenNothingElseIsLeft) {
   HostPool pool(driver_, MiB(4));
   std::vector<Blocks> units;
+  units.reserve(64);
   for (int i = 0; i < 64; ++i) units.push_back(*pool.Allocate(HostPool::kUnit, MiB(2)));
   for (int i = 0; i < 64; i += 2) pool.Free(units[i]);
   const Blocks scattered = *pool.Allocate(MiB(2), MiB(2));
@@ -190,11 +191,12 @@ TEST_F(HostPoolTest, StaysWholeOverManyMixedCycles) {
 TEST_F(HostPoolTest, ConcurrentUsersNeverShareABlock) {
   HostPool pool(driver_, MiB(16));
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&pool, t] {
       std::mt19937 random(static_cast<uint32_t>(t));
       for (int i = 0; i < 300; ++i) {
-        const auto blocks = pool.Allocate(KiB(64 + random() % 4000), MiB(2));
+        const auto blocks = pool.Allocate(KiB(64 + static_cast<int64_t>(random() % 4000)), MiB(2));
         if (!blocks.ok()) continue;
         const int mark = t * 50 + i % 50;
         for (const HostPool::Block& b : *blocks) std::memset(b.data, mark, b.size.size());

@@ -74,6 +74,7 @@ TEST_F(ImageTest, ALastChunkMayBeOdd) {
 
 TEST_F(ImageTest, LivesInScatteredRemains) {
   std::vector<std::shared_ptr<Image>> images;
+  images.reserve(16);
   for (int i = 0; i < 16; ++i) images.push_back(*Create(MiB(1)));
   for (int i = 0; i < 16; i += 2) images[i].reset();
   const auto image = *Create(MiB(7));

@@ -137,6 +137,7 @@ class TransferEngineTest : public ::testing::Test {
   // A step for each part; not merged, so that there is something to interrupt.
   std::vector<CopyStep> Steps(std::vector<std::byte>& host) {
     std::vector<CopyStep> steps;
+    steps.reserve(kParts);
     for (int i = 0; i < kParts; ++i) {
       steps.push_back({mappings_[i]->address(), &host[kPart.size() * i], kPart});
     }
@@ -253,6 +254,7 @@ TEST_F(TransferEngineTest, StreamsOfAFailedCreationAreDestroyed) {
 TEST_F(TransferEngineTest, ManyUsersShareBothDirections) {
   ASSERT_THAT(engine_->ToDevice(Steps(host_), GoOn), IsOk());
   std::vector<std::thread> threads;
+  threads.reserve(kParts);
   for (int t = 0; t < kParts; ++t) {
     threads.emplace_back([this, t] {
       for (int i = 0; i < 10; ++i) {

@@ -62,7 +62,7 @@ class ChannelTest : public testing::Test {
   }
 
   std::vector<uint16_t> requested_;
-  Requests requests_{[this](net::Frame request) {
+  Requests requests_{[this](const net::Frame& request) {
     requested_.push_back(request.type);
     EXPECT_THAT(channel_->Answer(request.type, request.id, StatusReply{}), IsOk());
   }};
@@ -180,7 +180,7 @@ class ChannelPairTest : public ::testing::Test {
   }
   void Start() {
     near_thread_ = std::thread([this] {
-      Requests server([](net::Frame) { ADD_FAILURE() << "nobody asks the near end"; });
+      Requests server([](const net::Frame&) { ADD_FAILURE() << "nobody asks the near end"; });
       near_end_ = near_->Run(server);
     });
     far_thread_ = std::thread([this] {
@@ -208,7 +208,7 @@ class ChannelPairTest : public ::testing::Test {
   Status near_end_;
   Status far_end_;
   // Repeats the segment that it was asked about, as the message of its status.
-  std::function<void(net::Frame)> serve_ = [this](net::Frame request) {
+  std::function<void(net::Frame)> serve_ = [this](const net::Frame& request) {
     const auto freed = Decode<Freed>(request.payload);
     StatusReply reply;
     reply.status = Aborted("ECHO", std::to_string(freed->segment.value()));
@@ -217,7 +217,7 @@ class ChannelPairTest : public ::testing::Test {
 };
 
 TEST_F(ChannelPairTest, DescriptorsTravelBothWays) {
-  serve_ = [this](net::Frame request) {
+  serve_ = [this](const net::Frame& request) {
     ASSERT_EQ(request.fds.size(), 1u);
     EXPECT_THAT(far_->Answer(request.type, request.id, StatusReply{}, {request.fds[0].get()}),
                 IsOk());
@@ -239,14 +239,14 @@ TEST_F(ChannelPairTest, DescriptorsTravelBothWays) {
 }
 
 TEST_F(ChannelPairTest, BothEndsMayAskAtOnce) {
-  serve_ = [this](net::Frame request) {
+  serve_ = [this](const net::Frame& request) {
     // A question of its own first: ids of the two directions are independent.
     EXPECT_THAT(far_->Start(Type::kResume, Encode(ResumeRequest{})), IsOk());
     EXPECT_THAT(far_->Answer(request.type, request.id, StatusReply{}), IsOk());
   };
   std::vector<uint16_t> asked;
   near_thread_ = std::thread([&] {
-    Requests server([&](net::Frame request) { asked.push_back(request.type); });
+    Requests server([&](const net::Frame& request) { asked.push_back(request.type); });
     near_end_ = near_->Run(server);
   });
   far_thread_ = std::thread([&] {
@@ -263,6 +263,7 @@ TEST_F(ChannelPairTest, BothEndsMayAskAtOnce) {
 TEST_F(ChannelPairTest, ConcurrentCallersGetTheirOwnAnswers) {
   Start();
   std::vector<std::thread> callers;
+  callers.reserve(8);
   for (uint64_t t = 0; t < 8; ++t) {
     callers.emplace_back([this, t] {
       for (uint64_t i = 0; i < 200; ++i) {
@@ -278,11 +279,12 @@ TEST_F(ChannelPairTest, ConcurrentCallersGetTheirOwnAnswers) {
 
 TEST_F(ChannelPairTest, TheEndOfTheStreamReachesEveryWaiter) {
   int asked = 0;
-  serve_ = [&](net::Frame) {
+  serve_ = [&](const net::Frame&) {
     if (++asked == 3) far_->End(Status::Ok());
   };
   Start();
   std::vector<std::thread> callers;
+  callers.reserve(8);
   for (int i = 0; i < 3; ++i) {
     callers.emplace_back([this] {
       const auto reply = AskFreed(SegmentId(1));
@@ -311,7 +313,7 @@ TEST_F(ChannelPairTest, GarbageEndsTheChannel) {
   Channel channel{UniqueFd(fds[0]), "PEER_GONE"};
   const UniqueFd peer(fds[1]);
   ASSERT_EQ(::send(peer.get(), "garbage", 7, 0), 7);
-  Requests server([](net::Frame) { ADD_FAILURE(); });
+  Requests server([](const net::Frame&) { ADD_FAILURE(); });
   EXPECT_THAT(channel.Run(server), HasReason("BAD_FRAME"));
   EXPECT_THAT(channel.Gone(), HasReason("PEER_GONE"));
 }
