@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# What is too slow for every commit. Run once for each change that is complete.
+#
+#   tests/hardening.sh [SECTION...]
+#
+# Sections; all without any:
+#   asan   all tests with AddressSanitizer and UndefinedBehaviorSanitizer
+#   tsan   all tests with ThreadSanitizer
+#   clang  everything built by clang: thread annotations, layering
+#   tidy   clang-tidy on every source of our own
+#   fuzz   the fuzz targets, TORPOR_FRAME_RUNS (10 million) and
+#          TORPOR_HANDLER_RUNS (1 million) runs
+#
+# TORPOR_JOBS (2) processes at a time. TORPOR_HARDENING_CACHE
+# (~/.cache/torpor-hardening) keeps each section's build apart from the usual
+# one, a log for each section, and what the fuzzers found.
+# shellcheck disable=SC2317  # functions are called as "run_$section"
+set -uo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+cache=${TORPOR_HARDENING_CACHE:-$HOME/.cache/torpor-hardening}
+jobs=${TORPOR_JOBS:-2}
+all=(asan tsan clang tidy fuzz)
+
+usage() { sed -n '2,17s/^# \{0,1\}//p' "$0"; }
+
+sections=()
+for section in "$@"; do
+  case $section in
+    asan | tsan | clang | tidy | fuzz) sections+=("$section") ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; exit 2 ;;
+  esac
+done
+[ ${#sections[@]} -gt 0 ] || sections=("${all[@]}")
+mkdir -p "$cache/logs"
+
+# BASE COMMAND ARGUMENT...
+run_bazel() {
+  local base=$1 command=$2
+  shift 2
+  bazel --output_base="$cache/$base" --max_idle_secs=60 "$command" --jobs="$jobs" --keep_going \
+    --experimental_convenience_symlinks=ignore "$@"
+}
+
+# Sanitizers slow everything down.
+run_tests() { run_bazel "$1" test "--config=$1" --test_timeout=300,900,1800,3600 //...; }
+
+run_asan() { run_tests asan; }
+run_tsan() { run_tests tsan; }
+run_clang() { run_bazel clang build --config=clang //...; }
+
+# One source; those of other compilers and generated ones are not among them.
+tidy_one() {
+  local output status=0
+  output=$(clang-tidy --quiet "$1" -- -std=c++17 -I. "-I$GENERATED" "-I$GENERATED/proto" \
+    "-I$GENERATED/third_party/googleapis" -isystem .deps/cuda/include -DFMT_HEADER_ONLY \
+    -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL '-DTORPOR_PACKAGE_VERSION="0"' 2>&1) || status=$?
+  [ "$status" = 0 ] || printf '%s\n%s\n' "$1" "$output"
+  return "$status"
+}
+
+run_tidy() {
+  run_bazel clang build --config=clang //proto/... //third_party/... || return 1
+  GENERATED=$(run_bazel clang info --config=clang bazel-bin 2> /dev/null) || return 1
+  export GENERATED
+  export -f tidy_one
+  git ls-files 'lib/*.cc' 'client/*.cc' 'daemon/*.cc' 'tests/*.cc' |
+    xargs -P "$jobs" -I{} bash -c 'tidy_one {}'
+}
+
+# TARGET CORPUS RUNS LONGEST_INPUT
+fuzz_one() {
+  local found=$cache/fuzz-$1
+  mkdir -p "$found/corpus"
+  "$programs/tests/fuzz/$1" "-runs=$3" "-max_len=$4" -print_final_stats=1 -timeout=60 \
+    "-artifact_prefix=$found/" "$found/corpus" "tests/fuzz/corpus/$2"
+}
+
+run_fuzz() {
+  local programs
+  run_bazel fuzz build --config=fuzz //tests/fuzz:frame_fuzz //tests/fuzz:handlers_fuzz || return 1
+  programs=$(run_bazel fuzz info --config=fuzz bazel-bin 2> /dev/null) || return 1
+  fuzz_one frame_fuzz frame "${TORPOR_FRAME_RUNS:-10000000}" 4096 &&
+    fuzz_one handlers_fuzz handlers "${TORPOR_HANDLER_RUNS:-1000000}" 512
+}
+
+failed=0
+table="section  result  seconds"$'\n'
+for section in "${sections[@]}"; do
+  log=$cache/logs/$section.log
+  echo "==== $section ($log)"
+  start=$SECONDS
+  if "run_$section" > "$log" 2>&1; then
+    result=passed
+  else
+    result=FAILED
+    failed=1
+    tail -n 40 "$log"
+  fi
+  echo "==== $section $result after $((SECONDS - start)) s"
+  table+=$(printf '%-7s  %-6s  %7d' "$section" "$result" $((SECONDS - start)))$'\n'
+done
+echo
+printf '%s' "$table"
+exit "$failed"
