@@ -4,40 +4,66 @@
 #include <utility>
 
 namespace torpor {
+namespace {
+
+constexpr int kAttempts = 4;
+
+}  // namespace
+
+Bytes DeviceMemory::Measurement::resident() const { return std::max(Bytes(0), created - released); }
 
 Bytes DeviceMemory::Measurement::other() const {
   return std::max(Bytes(0), total - free - resident() - context);
 }
 
+DeviceMemory::Counts DeviceMemory::counts() const {
+  MutexLock lock(mutex_);
+  return counts_;
+}
+
 Result<std::shared_ptr<PhysicalAllocation>> DeviceMemory::Create(Bytes size) {
-  ReaderLock gate(gate_);
-  auto allocation = PhysicalAllocation::Create(driver_, size);
-  if (allocation.ok()) {
-    MutexLock lock(count_mutex_);
-    created_ += size;
+  {
+    MutexLock lock(mutex_);
+    ++counts_.under_way;
+    ++counts_.begun;
   }
+  auto allocation = PhysicalAllocation::Create(driver_, size);
+  MutexLock lock(mutex_);
+  --counts_.under_way;
+  if (allocation.ok()) counts_.created += size;
   return allocation;
 }
 
 void DeviceMemory::Release(std::shared_ptr<PhysicalAllocation> allocation) {
-  ReaderLock gate(gate_);
   const Bytes size = allocation->size();
+  {
+    MutexLock lock(mutex_);
+    ++counts_.under_way;
+    ++counts_.begun;
+    counts_.releasing += size;
+  }
   allocation.reset();
-  MutexLock lock(count_mutex_);
-  released_ += size;
+  MutexLock lock(mutex_);
+  --counts_.under_way;
+  counts_.releasing -= size;
+  counts_.released += size;
 }
 
 Result<DeviceMemory::Measurement> DeviceMemory::Measure() {
-  WriterLock gate(gate_);
-  TORPOR_ASSIGN_OR_RETURN(const MemoryInfo info, driver_.GetMemoryInfo());
-  Measurement measurement;
-  measurement.total = info.total;
-  measurement.free = info.free;
-  measurement.context = std::max(Bytes(0), driver_.device().context);
-  MutexLock lock(count_mutex_);
-  measurement.created = created_;
-  measurement.released = released_;
-  return measurement;
+  for (int attempt = 1;; ++attempt) {
+    const Counts before = counts();
+    TORPOR_ASSIGN_OR_RETURN(const MemoryInfo info, driver_.GetMemoryInfo());
+    const Counts after = counts();
+    const bool quiet = before.under_way == 0 && before.begun == after.begun;
+    if (!quiet && attempt < kAttempts) continue;
+    Measurement measurement;
+    measurement.total = info.total;
+    measurement.free = info.free;
+    measurement.context = std::max(Bytes(0), driver_.device().context);
+    measurement.created = before.created;
+    measurement.released = after.released + after.releasing;
+    return measurement;
+  }
 }
 
 }  // namespace torpor

@@ -12,17 +12,20 @@
 namespace torpor {
 
 // Creates and releases the daemon's physical memory and counts it, so that a measurement of the
-// device's free memory and the counts always belong together. Thread-safe; `driver` must outlive
-// it.
+// device's free memory and the counts belong together. No lock is held over a driver call.
+// Thread-safe; `driver` must outlive it.
 class DeviceMemory {
  public:
   struct Measurement {
     Bytes total{};
     Bytes free{};
-    Bytes created{};   // by this daemon, so far
-    Bytes released{};  // of that
+    // By this daemon, so far, and of that. Exact if nothing was created or released during the
+    // measurement; otherwise `free` may lack more than `created` says and have more than `released`
+    // says, never the other way round.
+    Bytes created{};
+    Bytes released{};
     Bytes context{};   // the daemon's own context; 0 if unknown
-    Bytes resident() const { return created - released; }
+    Bytes resident() const;  // not below 0
     // Total less free, resident and context; not below 0.
     Bytes other() const;
   };
@@ -32,19 +35,26 @@ class DeviceMemory {
   Driver& driver() { return driver_; }
 
   // RESOURCE_EXHAUSTED DEVICE_OUT_OF_MEMORY; nothing is left of a failed call.
-  Result<std::shared_ptr<PhysicalAllocation>> Create(Bytes size) EXCLUDES(gate_);
+  Result<std::shared_ptr<PhysicalAllocation>> Create(Bytes size) EXCLUDES(mutex_);
   // Drops the allocation, which must have no other owner.
-  void Release(std::shared_ptr<PhysicalAllocation> allocation) EXCLUDES(gate_);
+  void Release(std::shared_ptr<PhysicalAllocation> allocation) EXCLUDES(mutex_);
 
-  // Waits for a Create or Release that is under way.
-  Result<Measurement> Measure() EXCLUDES(gate_);
+  // Tries a few times to find a moment in which nothing is created or released.
+  Result<Measurement> Measure() EXCLUDES(mutex_);
 
  private:
+  struct Counts {
+    Bytes created{};
+    Bytes released{};
+    Bytes releasing{};    // by calls under way
+    int under_way = 0;    // calls of either kind
+    uint64_t begun = 0;   // calls so far
+  };
+  Counts counts() const EXCLUDES(mutex_);
+
   Driver& driver_;
-  SharedMutex gate_;  // shared: one driver call and its count; exclusive: a measurement
-  Mutex count_mutex_;
-  Bytes created_ GUARDED_BY(count_mutex_){};
-  Bytes released_ GUARDED_BY(count_mutex_){};
+  mutable Mutex mutex_;
+  Counts counts_ GUARDED_BY(mutex_);
 };
 
 }  // namespace torpor
