@@ -185,27 +185,36 @@ Status HostDriver::Count(int fd, FileId file, Bytes size) {
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   UniqueFd witness(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!witness.valid()) return ErrnoStatus(errno, "open device memory again");
-  counted_[file] = Counted{std::move(witness), size};
+  counted_[file] = Counted{std::move(witness), size, 0};
+  counted_bytes_ += size;
   return Status::Ok();
 }
 
-void HostDriver::Forget(FileId file) {
+void HostDriver::Hold(FileId file) {
   const auto it = counted_.find(file);
   if (it == counted_.end()) return;
-  if (::flock(it->second.witness.get(), LOCK_EX | LOCK_NB) == 0) counted_.erase(it);
+  if (it->second.held++ == 0) leaving_.erase(file);
+}
+
+void HostDriver::LetGo(FileId file) {
+  const auto it = counted_.find(file);
+  if (it == counted_.end() || --it->second.held > 0) return;
+  if (!Uncount(file)) leaving_.insert(file);
+}
+
+bool HostDriver::Uncount(FileId file) {
+  const auto it = counted_.find(file);
+  if (::flock(it->second.witness.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  counted_bytes_ -= it->second.size;
+  counted_.erase(it);
+  return true;
 }
 
 Bytes HostDriver::Used() {
-  Bytes used;
-  for (auto it = counted_.begin(); it != counted_.end();) {
-    if (::flock(it->second.witness.get(), LOCK_EX | LOCK_NB) == 0) {
-      it = counted_.erase(it);
-    } else {
-      used += it->second.size;
-      ++it;
-    }
+  for (auto it = leaving_.begin(); it != leaving_.end();) {
+    it = Uncount(*it) ? leaving_.erase(it) : std::next(it);
   }
-  return used;
+  return counted_bytes_;
 }
 
 Result<MemoryHandle> HostDriver::Create(Bytes size) {
@@ -229,6 +238,7 @@ Result<MemoryHandle> HostDriver::Create(Bytes size) {
   MutexLock lock(mutex_);
   TORPOR_RETURN_IF_ERROR(Count(fd.get(), file, size));
   const uint64_t id = ++last_id_;
+  Hold(file);
   handles_[id] = Handle{std::move(fd), file, size, /*imported=*/false};
   return MemoryHandle(id);
 }
@@ -239,7 +249,7 @@ Status HostDriver::Release(MemoryHandle handle) {
   if (it == handles_.end()) return DriverInvalidValue("release: no such handle");
   const FileId file = it->second.file;
   handles_.erase(it);
-  Forget(file);
+  LetGo(file);
   return Status::Ok();
 }
 
@@ -274,6 +284,7 @@ Result<MemoryHandle> HostDriver::Import(int fd, Bytes size) {
   MutexLock lock(mutex_);
   TORPOR_RETURN_IF_ERROR(Count(own.get(), file, size));
   const uint64_t id = ++last_id_;
+  Hold(file);
   handles_[id] = Handle{std::move(own), file, size, /*imported=*/true};
   return MemoryHandle(id);
 }
@@ -307,6 +318,7 @@ Status HostDriver::Map(DeviceAddress address, Bytes size, MemoryHandle handle) {
   Mapping mapping;
   mapping.size = size;
   mapping.file = it->second.file;
+  Hold(mapping.file);
   mappings_[begin] = mapping;
   return Status::Ok();
 }
@@ -369,7 +381,7 @@ Status HostDriver::Unmap(DeviceAddress address, Bytes size) {
   while (it != mappings_.end() && it->first < end) {
     const FileId file = it->second.file;
     it = mappings_.erase(it);
-    Forget(file);
+    LetGo(file);
   }
   return Status::Ok();
 }

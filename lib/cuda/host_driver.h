@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -100,6 +101,7 @@ class HostDriver final : public Driver {
   struct Counted {
     UniqueFd witness;
     Bytes size;
+    int held = 0;  // handles and mappings of this process
   };
   using Mappings = std::map<uint64_t, Mapping>;  // by address
 
@@ -120,7 +122,10 @@ class HostDriver final : public Driver {
   Status RunPieces(DeviceAddress address, Bytes size, Access access, const Piece& piece);
 
   Status Count(int fd, FileId file, Bytes size) REQUIRES(mutex_);
-  void Forget(FileId file) REQUIRES(mutex_);
+  // A handle or mapping of the file begins or ends.
+  void Hold(FileId file) REQUIRES(mutex_);
+  void LetGo(FileId file) REQUIRES(mutex_);
+  bool Uncount(FileId file) REQUIRES(mutex_);  // false if someone still holds it
   Bytes Used() REQUIRES(mutex_);
 
   const DeviceInfo device_;
@@ -133,6 +138,8 @@ class HostDriver final : public Driver {
   Mappings mappings_ GUARDED_BY(mutex_);
   std::map<uint64_t, Handle> handles_ GUARDED_BY(mutex_);
   std::map<FileId, Counted> counted_ GUARDED_BY(mutex_);  // empty unless owner_
+  std::set<FileId> leaving_ GUARDED_BY(mutex_);           // counted, and not held here
+  Bytes counted_bytes_ GUARDED_BY(mutex_);
   std::map<uintptr_t, Bytes> registrations_ GUARDED_BY(mutex_);
   std::map<uint64_t, std::shared_ptr<HostStream>> streams_ GUARDED_BY(mutex_);
   std::map<uint64_t, std::shared_ptr<HostEvent>> events_ GUARDED_BY(mutex_);
