@@ -51,14 +51,13 @@ EventLog::Batch EventLog::Read(uint64_t position, size_t limit) const {
   return batch;
 }
 
-void EventLog::WaitBehind(uint64_t position) {
+void EventLog::WaitBehind(uint64_t position, const std::atomic<bool>& stop) {
   MutexLock lock(mutex_);
-  while (last_ <= position && !stopped_) grown_.Wait(mutex_);
+  while (last_ <= position && !stop) grown_.Wait(mutex_);
 }
 
-void EventLog::Stop() {
+void EventLog::Wake() {
   MutexLock lock(mutex_);
-  stopped_ = true;
   grown_.NotifyAll();
 }
 

@@ -1,6 +1,7 @@
 #ifndef TORPOR_DAEMON_EVENTS_EVENT_LOG_H_
 #define TORPOR_DAEMON_EVENTS_EVENT_LOG_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -39,10 +40,9 @@ class EventLog {
   // Up to `limit` events behind `position`, or behind those that are gone.
   Batch Read(uint64_t position, size_t limit) const EXCLUDES(mutex_);
 
-  // Returns when there is an event behind `position`, or after Stop.
-  void WaitBehind(uint64_t position) EXCLUDES(mutex_);
-  // WaitBehind waits no more.
-  void Stop() EXCLUDES(mutex_);
+  // Until there is an event behind `position`, or `stop` is set, which Wake makes it see.
+  void WaitBehind(uint64_t position, const std::atomic<bool>& stop) EXCLUDES(mutex_);
+  void Wake() EXCLUDES(mutex_);
 
  private:
   const size_t capacity_;
@@ -52,7 +52,6 @@ class EventLog {
   // The event with number n is at n % capacity.
   std::vector<std::shared_ptr<const Event>> ring_ GUARDED_BY(mutex_);
   uint64_t last_ GUARDED_BY(mutex_) = 0;
-  bool stopped_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace torpor
