@@ -71,6 +71,12 @@ Status MemoryServiceImpl::Admit() {
 }
 
 bool MemoryServiceImpl::Drain(TimePoint deadline) {
+  if (!DrainCalls(deadline)) return false;
+  watch_hub_.End(Unavailable("DAEMON_STOPPING", "the daemon is stopping"));
+  return true;
+}
+
+bool MemoryServiceImpl::DrainCalls(TimePoint deadline) {
   MutexLock lock(mutex_);
   draining_ = true;
   while (calls_ != 0) {
@@ -152,6 +158,11 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Release(grpc::CallbackServerContext
               FormatBytes(released.device), FormatBytes(released.host));
     return Status::Ok();
   });
+}
+
+grpc::ServerWriteReactor<v1::WatchResponse>* MemoryServiceImpl::Watch(
+    grpc::CallbackServerContext* /*context*/, const v1::WatchRequest* request) {
+  return watch_hub_.Watch(*request);
 }
 
 }  // namespace torpor

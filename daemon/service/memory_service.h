@@ -7,6 +7,7 @@
 
 #include "daemon/core/core.h"
 #include "daemon/operation/tasks.h"
+#include "daemon/service/watch_hub.h"
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
 #include "torpor/v1/memory_service.grpc.pb.h"
@@ -22,7 +23,7 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
 
   // `default_time`: how long Sleep and WakeUp may take when the caller sets no deadline.
   MemoryServiceImpl(Core& core, const Clock& clock, Duration default_time)
-      : core_(core), clock_(clock), default_time_(default_time) {}
+      : core_(core), clock_(clock), default_time_(default_time), watch_hub_(core.events()) {}
 
   grpc::ServerUnaryReactor* Sleep(grpc::CallbackServerContext* context,
                                   const v1::SleepRequest* request,
@@ -39,11 +40,15 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
                                     const v1::ReleaseRequest* request,
                                     v1::ReleaseResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext* context,
+                                                     const v1::WatchRequest* request) override;
 
   // Calls that have not been answered.
   int calls() const EXCLUDES(mutex_);
+  // Those of Watch, which are none of these.
+  size_t watchers() const { return watch_hub_.watchers(); }
   // Refuses new calls from now on (UNAVAILABLE DAEMON_STOPPING) and waits until `deadline` for
-  // those under way. False if some still are.
+  // those under way; then ends those of Watch. False if some of the others still are.
   bool Drain(TimePoint deadline) EXCLUDES(mutex_);
 
  private:
@@ -51,11 +56,13 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const char* what,
                                 std::function<Status()> work) EXCLUDES(mutex_);
   Status Admit() EXCLUDES(mutex_);
+  bool DrainCalls(TimePoint deadline) EXCLUDES(mutex_);
   TimePoint DeadlineOf(const grpc::CallbackServerContext& context) const;
 
   Core& core_;
   const Clock& clock_;
   const Duration default_time_;
+  WatchHub watch_hub_;
   mutable Mutex mutex_;
   CondVar idle_;
   int calls_ GUARDED_BY(mutex_) = 0;
