@@ -1,6 +1,7 @@
 #include "client/ctl/command.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <set>
 #include <string_view>
@@ -43,6 +44,14 @@ Result<v1::Policy> ParsePolicy(const std::string& name) {
   return BadCommand("\"" + name + "\" is neither keep, offload nor discard");
 }
 
+Result<v1::EventKind> ParseKind(const std::string& name) {
+  std::string value = "EVENT_KIND_";
+  for (const unsigned char c : name) value += static_cast<char>(std::toupper(c));
+  v1::EventKind kind = v1::EVENT_KIND_UNSPECIFIED;
+  if (v1::EventKind_Parse(value, &kind) && kind != v1::EVENT_KIND_UNSPECIFIED) return kind;
+  return BadCommand("\"" + name + "\" is no kind of event");
+}
+
 // Everything that can be said, before it is known which of it goes together.
 struct Words {
   Command command;
@@ -74,13 +83,15 @@ class Flags {
              command.runtime_dir = std::string(value);
              return Status::Ok();
            });
-    set_.AddDuration("timeout", "give up after so long (default 5m)", &command.timeout);
+    set_.AddDuration("timeout", "give up after so long (default 5m); watch: end after it",
+                     &command.timeout);
     set_.AddSwitch("json", "print the answer as protobuf JSON", &command.json);
     set_.AddSwitch("help", "print this", &words.help);
     set_.AddSwitch("version", "print the version", &words.version);
     AddSelection();
     AddSleep();
     AddReserve();
+    AddWatch();
   }
 
   const FlagSet& set() const { return set_; }
@@ -115,7 +126,7 @@ class Flags {
   }
 
   void AddSelection() {
-    Special("worker", "ID,...", "sleep, wake: workers by id or name; repeatable",
+    Special("worker", "ID,...", "sleep, wake, watch: workers by id or name; repeatable",
             Append(words_.selector.mutable_workers()));
     Special("tag", "TAG,...", "sleep, wake: only these tags; repeatable",
             Append(words_.selector.mutable_tags()));
@@ -191,6 +202,26 @@ class Flags {
             });
   }
 
+  void AddWatch() {
+    v1::WatchRequest& watch = words_.command.watch;
+    Special("kind", "KIND,...",
+            "watch: only session, operation, progress, segments, reservation, queue or pressure; "
+            "repeatable",
+            [&](std::string_view value) {
+              TORPOR_ASSIGN_OR_RETURN(const std::vector<std::string> items, Split(value));
+              for (const std::string& item : items) {
+                TORPOR_ASSIGN_OR_RETURN(const v1::EventKind kind, ParseKind(item));
+                watch.add_kinds(kind);
+              }
+              return Status::Ok();
+            });
+    Special("cursor", "CURSOR", "watch: go on where an earlier one ended",
+            [&](std::string_view value) {
+              watch.set_cursor(std::string(value));
+              return Status::Ok();
+            });
+  }
+
   Words& words_;
   FlagSet set_;
 };
@@ -208,6 +239,7 @@ const std::vector<VerbInfo>& Verbs() {
       {"wake", Verb::kWake, {"worker", "tag", "all", "order", "reservation"}},
       {"reserve", Verb::kReserve, {"name", "part", "host-bytes", "ttl"}},
       {"release", Verb::kRelease, {"reservation"}},
+      {"watch", Verb::kWatch, {"worker", "kind", "cursor"}},
   };
   return verbs;
 }
@@ -223,13 +255,14 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
     command.verb = words.help ? Verb::kHelp : Verb::kVersion;
     return command;
   }
-  if (rest.empty()) return BadCommand("what to do? usage, sleep, wake, reserve or release");
+  if (rest.empty()) return BadCommand("what to do? usage, sleep, wake, reserve, release or watch");
   const std::string name = rest.front();
   rest.erase(rest.begin());
   const auto verb = std::find_if(Verbs().begin(), Verbs().end(),
                                  [&](const VerbInfo& info) { return info.name == name; });
   if (verb == Verbs().end()) {
-    return BadCommand("\"" + name + "\" is no command: usage, sleep, wake, reserve or release");
+    return BadCommand("\"" + name +
+                      "\" is no command: usage, sleep, wake, reserve, release or watch");
   }
   command.verb = verb->verb;
   for (const std::string& flag : words.given) {
@@ -238,7 +271,7 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
       return BadCommand(message.append(flag).append(" does not go with ").append(name));
     }
   }
-  if (command.verb == Verb::kSleep || command.verb == Verb::kWake) {
+  if (command.verb == Verb::kSleep || command.verb == Verb::kWake || command.verb == Verb::kWatch) {
     for (std::string& worker : rest) words.selector.add_workers(std::move(worker));
     rest.clear();
   } else if (command.verb == Verb::kRelease && words.reservation.empty() && !rest.empty()) {
@@ -252,6 +285,10 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
   if (!command.target.empty() && command.target.front() == '/') {
     command.target.insert(0, "unix:");
   }
+  if (command.timeout == kNoTimeout && command.verb != Verb::kWatch) {
+    command.timeout = std::chrono::minutes(5);
+  }
+  *command.watch.mutable_workers() = words.selector.workers();
   *command.sleep.mutable_selector() = words.selector;
   *command.wake.mutable_selector() = words.selector;
   command.wake.set_reservation_id(words.reservation);
@@ -268,6 +305,7 @@ std::string CommandHelp() {
          "  torporctl wake WORKER...                 or --all, --tag TAG\n"
          "  torporctl reserve --name NAME --part weights=14GiB --ttl 30s\n"
          "  torporctl release RESERVATION\n"
+         "  torporctl watch [WORKER...]\n"
          "\n" +
          Flags(words).set().Help() +
          "\n"

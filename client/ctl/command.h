@@ -10,7 +10,10 @@
 
 namespace torpor::ctl {
 
-enum class Verb { kHelp, kVersion, kUsage, kSleep, kWake, kReserve, kRelease };
+enum class Verb { kHelp, kVersion, kUsage, kSleep, kWake, kReserve, kRelease, kWatch };
+
+// A watch goes on.
+constexpr Duration kNoTimeout = Duration::max();
 
 // What one command line asks for.
 struct Command {
@@ -19,12 +22,13 @@ struct Command {
   std::string runtime_dir;
   std::string device;
   bool json = false;
-  Duration timeout = std::chrono::minutes(5);
+  Duration timeout = kNoTimeout;
   // The one of the verb is filled in.
   v1::SleepRequest sleep;
   v1::WakeUpRequest wake;
   v1::ReserveRequest reserve;
   v1::ReleaseRequest release;
+  v1::WatchRequest watch;
 };
 
 // INVALID_ARGUMENT BAD_FLAG, BAD_COMMAND with a message of one line.

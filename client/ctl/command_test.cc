@@ -90,6 +90,22 @@ TEST(CommandTest, HelpAndVersionWinOverTheRest) {
   EXPECT_THAT(CommandHelp(), HasSubstr("Exit status"));
 }
 
+TEST(CommandTest, Watch) {
+  auto command = ParseCommand(
+      {"watch", "w-1", "--worker=model", "--kind=session,queue", "--cursor=0123456789abcdef:7"});
+  ASSERT_THAT(command, IsOk());
+  EXPECT_EQ(command->verb, Verb::kWatch);
+  EXPECT_EQ(command->timeout, kNoTimeout);
+  EXPECT_THAT(command->watch.workers(), testing::UnorderedElementsAre("w-1", "model"));
+  EXPECT_THAT(command->watch.kinds(),
+              testing::ElementsAre(v1::EVENT_KIND_SESSION, v1::EVENT_KIND_QUEUE));
+  EXPECT_EQ(command->watch.cursor(), "0123456789abcdef:7");
+  command = ParseCommand({"watch", "--timeout=5s"});
+  ASSERT_THAT(command, IsOk());
+  EXPECT_EQ(command->timeout, seconds(5));
+  EXPECT_EQ(ParseCommand({"usage"})->timeout, std::chrono::minutes(5));
+}
+
 TEST(CommandTest, RefusesWhatMakesNoSense) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{}, "what to do?"},
@@ -110,6 +126,9 @@ TEST(CommandTest, RefusesWhatMakesNoSense) {
       {{"release"}, "release which reservation?"},
       {{"release", "r-1", "r-2"}, "unexpected argument \"r-2\""},
       {{"usage", "--timeout=0s"}, "--timeout: "},
+      {{"watch", "--kind=dreams"}, "\"dreams\" is no kind of event"},
+      {{"watch", "--kind=unspecified"}, "is no kind of event"},
+      {{"watch", "--all"}, "--all does not go with watch"},
   };
   for (const auto& [arguments, message] : cases) {
     const auto command = ParseCommand(arguments);

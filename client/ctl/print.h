@@ -23,6 +23,8 @@ std::string PrintError(const google::rpc::Status& status);
 
 // Protobuf JSON with the field names of the .proto file, fields without a value included.
 std::string PrintJson(const google::protobuf::Message& message);
+// Likewise on one line, without its end.
+std::string PrintJsonLine(const google::protobuf::Message& message);
 
 }  // namespace torpor::ctl
 

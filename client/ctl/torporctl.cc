@@ -9,6 +9,7 @@
 
 #include "client/ctl/command.h"
 #include "client/ctl/print.h"
+#include "client/ctl/watch.h"
 #include "client/discovery.h"
 #include "google/rpc/status.pb.h"
 #include "lib/base/clock.h"
@@ -71,8 +72,13 @@ int Run(const Command& command) {
     std::fprintf(stderr, "torporctl: %s\n", target.status().ToString().c_str());
     return kFailed;
   }
+  if (command.verb == Verb::kWatch) BlockStopSignals();
   const auto stub =
       v1::MemoryService::NewStub(grpc::CreateChannel(*target, grpc::InsecureChannelCredentials()));
+  if (command.verb == Verb::kWatch) {
+    const grpc::Status status = RunWatch(*stub, command);
+    return status.ok() ? kDone : Fail(command, status);
+  }
   grpc::ClientContext context;
   context.set_deadline(
       std::chrono::system_clock::now() +
@@ -91,14 +97,20 @@ int Run(const Command& command) {
     }
     case Verb::kSleep: {
       v1::SleepResponse response;
-      const grpc::Status status = stub->Sleep(&context, command.sleep, &response);
+      const grpc::Status status = [&] {
+        const ProgressLine progress(*stub, command.sleep.selector());
+        return stub->Sleep(&context, command.sleep, &response);
+      }();
       if (!status.ok()) return Fail(command, status);
       print(response, Print(response));
       return SomeFailed(response) ? kPartlyDone : kDone;
     }
     case Verb::kWake: {
       v1::WakeUpResponse response;
-      const grpc::Status status = stub->WakeUp(&context, command.wake, &response);
+      const grpc::Status status = [&] {
+        const ProgressLine progress(*stub, command.wake.selector());
+        return stub->WakeUp(&context, command.wake, &response);
+      }();
       if (!status.ok()) return Fail(command, status);
       print(response, Print(response));
       return SomeFailed(response) ? kPartlyDone : kDone;
@@ -119,6 +131,7 @@ int Run(const Command& command) {
     }
     case Verb::kHelp:
     case Verb::kVersion:
+    case Verb::kWatch:
       break;
   }
   return kFailed;

@@ -1,0 +1,206 @@
+// torporctl watch, and the line of progress of the other commands, against a running torpord.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/status_matchers.h"
+#include "lib/base/unique_fd.h"
+#include "tests/harness/child_process.h"
+#include "tests/harness/daemon_process.h"
+#include "tests/harness/temp_dir.h"
+#include "tests/harness/worker_process.h"
+
+namespace torpor {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+// The value of a string in a line of JSON.
+std::string ValueOf(const std::string& json, const std::string& key) {
+  const std::string start = "\"" + key + "\":\"";
+  const size_t at = json.find(start);
+  if (at == std::string::npos) return "";
+  const size_t begin = at + start.size();
+  return json.substr(begin, json.find('"', begin) - begin);
+}
+
+class WatchTest : public testing::Test {
+ protected:
+  void SetUp() override { StartDaemon(); }
+  void StartDaemon() {
+    auto daemon = DaemonProcess::Start(
+        dir_.path(), {"--host_device_memory=64MiB", "--safety_reserve=4MiB", "--host_pool=32MiB"});
+    ASSERT_THAT(daemon, IsOk());
+    daemon_ = *std::move(daemon);
+  }
+  std::unique_ptr<ChildProcess> StartCtl(std::vector<std::string> arguments,
+                                         const std::string& error_file) {
+    ChildProcess::Options options;
+    options.command = std::move(arguments);
+    options.command.insert(options.command.begin(),
+                           std::filesystem::absolute("client/ctl/torporctl"));
+    options.environment["TORPOR_RUNTIME_DIR"] = dir_.path();
+    options.error_file = error_file;
+    auto process = ChildProcess::Start(options);
+    EXPECT_THAT(process, IsOk());
+    return process.ok() ? *std::move(process) : nullptr;
+  }
+  std::unique_ptr<ChildProcess> StartWatch(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "watch");
+    return StartCtl(std::move(arguments), errors_);
+  }
+  static int ExitOf(ChildProcess& process) {
+    const auto status = process.Wait();
+    EXPECT_THAT(status, IsOk());
+    return status.ok() ? *status : -1;
+  }
+  static std::string Line(ChildProcess& process) {
+    const auto line = process.ReadLine();
+    EXPECT_THAT(line, IsOk());
+    return line.ok() ? *line : "";
+  }
+  // Reads up to the line that has `text`.
+  static std::string LineWith(ChildProcess& process, const std::string& text) {
+    for (;;) {
+      const auto line = process.ReadLine();
+      EXPECT_THAT(line, IsOk()) << text;
+      if (!line.ok()) return "";
+      if (line->find(text) != std::string::npos) return *line;
+    }
+  }
+  std::unique_ptr<WorkerProcess> ConnectWorker(const std::string& name, const std::string& size) {
+    auto worker = WorkerProcess::Connect(daemon_->worker_socket(), name);
+    EXPECT_THAT(worker, IsOk());
+    if (!worker.ok()) return nullptr;
+    EXPECT_THAT((*worker)->Allocate("weights", size, 1), IsOk());
+    return *std::move(worker);
+  }
+  Finished Ctl(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), std::filesystem::absolute("client/ctl/torporctl"));
+    const auto finished = RunProgram(arguments, {{"TORPOR_RUNTIME_DIR", dir_.path()}});
+    EXPECT_THAT(finished, IsOk());
+    return finished.ok() ? *finished : Finished();
+  }
+
+  TempDir dir_;
+  const std::string errors_ = dir_.path() + "/errors";
+  std::unique_ptr<DaemonProcess> daemon_;
+};
+
+TEST_F(WatchTest, TellsOfWorkersAndOperationsUntilItIsInterrupted) {
+  const auto json = StartWatch({"--json"});
+  const std::string first = Line(*json);
+  const std::string cursor = ValueOf(first, "cursor");
+  EXPECT_THAT(cursor, testing::MatchesRegex("[0-9a-f]+:0"));
+  EXPECT_THAT(first, Not(HasSubstr("session")));
+  auto worker = ConnectWorker("model", "16MiB");
+  ASSERT_EQ(Ctl({"sleep", "--level=1", "model"}).exit_status, 0);
+  ASSERT_EQ(Ctl({"wake", "model"}).exit_status, 0);
+  EXPECT_THAT(Line(*json),
+              AllOf(HasSubstr("\"change\":\"SESSION_CHANGE_OPENED\""),
+                    HasSubstr("\"worker_id\":\"w-1\""), HasSubstr("\"worker_name\":\"model\"")));
+  EXPECT_THAT(LineWith(*json, "OPERATION_CHANGE_ENDED"),
+              AllOf(HasSubstr("\"kind\":\"OPERATION_KIND_SLEEP\""),
+                    HasSubstr("\"device_bytes\":\"16777216\"")));
+
+  const auto text = StartWatch({"--cursor=" + cursor});
+  EXPECT_THAT(Line(*text),
+              ContainsRegex("^[0-9:]+\\.[0-9]+ w-1 \\(model\\) session opened, pid [0-9]+$"));
+  EXPECT_THAT(Line(*text),
+              HasSubstr("op-1 sleep started: 1 segments, 16.00 MiB to free, 16.00 MiB to copy"));
+  EXPECT_THAT(LineWith(*text, "copies weights"), HasSubstr(" of 16.00 MiB"));
+  EXPECT_THAT(LineWith(*text, "resident"),
+              HasSubstr("weights: 1 segments, 16.00 MiB, resident -> offloaded"));
+  LineWith(*text, "sleep ended");
+  LineWith(*text, "wake ended");
+  worker->process().Signal(SIGKILL);
+  EXPECT_THAT(Line(*text), HasSubstr("w-1 (model) session closed"));
+
+  for (ChildProcess* const watch : {json.get(), text.get()}) {
+    watch->Signal(SIGINT);
+    EXPECT_EQ(ExitOf(*watch), 0);
+  }
+  EXPECT_THAT(ReadFile(errors_), HasSubstr("--cursor=" + cursor.substr(0, 16) + ":"));
+}
+
+TEST_F(WatchTest, ShowsOnlyWhatIsWanted) {
+  const auto first = StartWatch({"--json", "--timeout=60s"});
+  const std::string cursor = ValueOf(Line(*first), "cursor");
+  const auto one = ConnectWorker("one", "1MiB");
+  const auto two = ConnectWorker("two", "1MiB");
+  ASSERT_EQ(Ctl({"sleep", "--all", "--level=1"}).exit_status, 0);
+  const auto watch = StartWatch({"--cursor=" + cursor, "--kind=operation,session", "two"});
+  EXPECT_THAT(Line(*watch), HasSubstr("w-2 (two) session opened"));
+  EXPECT_THAT(Line(*watch), HasSubstr("w-2 (two) op-"));
+  EXPECT_THAT(Line(*watch), HasSubstr("sleep committed"));
+  EXPECT_THAT(Line(*watch), HasSubstr("sleep ended"));
+}
+
+TEST_F(WatchTest, EndsAfterItsTimeout) {
+  const auto watch = StartWatch({"--timeout=200ms"});
+  EXPECT_EQ(ExitOf(*watch), 0);
+}
+
+TEST_F(WatchTest, EndsWithTheDaemonAndTellsOfTheRestart) {
+  const auto watch = StartWatch({"--json"});
+  const std::string cursor = ValueOf(Line(*watch), "cursor");
+  ASSERT_THAT(daemon_->Stop(), IsOk());
+  EXPECT_EQ(ExitOf(*watch), 1);
+  EXPECT_THAT(ReadFile(errors_), HasSubstr("DAEMON_STOPPING"));
+  StartDaemon();
+  const auto again = StartWatch({"--cursor=" + cursor});
+  EXPECT_THAT(Line(*again), HasSubstr("events lost: the daemon has restarted"));
+}
+
+TEST_F(WatchTest, RefusesABadCursor) {
+  const Finished finished = Ctl({"watch", "--cursor=yesterday"});
+  EXPECT_EQ(finished.exit_status, 1);
+  EXPECT_THAT(finished.output, IsEmpty());
+  EXPECT_THAT(finished.errors, HasSubstr("INVALID_ARGUMENT BAD_CURSOR"));
+}
+
+TEST_F(WatchTest, ProgressIsDrawnOnATerminalOnly) {
+  const UniqueFd terminal(::posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(terminal.valid());
+  ASSERT_EQ(::grantpt(terminal.get()), 0);
+  ASSERT_EQ(::unlockpt(terminal.get()), 0);
+  char name[64];
+  ASSERT_EQ(::ptsname_r(terminal.get(), name, sizeof name), 0);
+  const UniqueFd kept_open(::open(name, O_RDWR | O_NOCTTY | O_CLOEXEC));
+  const auto worker = ConnectWorker("model", "16MiB");
+
+  const auto sleep = StartCtl({"sleep", "--level=1", "model"}, name);
+  const auto output = sleep->ReadAll();
+  ASSERT_THAT(output, IsOk());
+  EXPECT_THAT(*output, HasSubstr("Freed 16.00 MiB of device memory."));
+  EXPECT_THAT(*output, Not(HasSubstr("\r")));
+  EXPECT_EQ(ExitOf(*sleep), 0);
+  char drawn[4096];
+  const ssize_t size = ::read(terminal.get(), drawn, sizeof drawn);
+  ASSERT_GT(size, 0);
+  const std::string text(drawn, static_cast<size_t>(size));
+  EXPECT_THAT(text, HasSubstr("\r\x1b[Kw-1 "));
+  EXPECT_THAT(text, HasSubstr(" of 16.00 MiB"));
+  EXPECT_THAT(text, testing::EndsWith("\r\x1b[K"));
+
+  const Finished wake = Ctl({"wake", "model"});
+  EXPECT_EQ(wake.exit_status, 0);
+  EXPECT_THAT(wake.errors, IsEmpty());
+}
+
+}  // namespace
+}  // namespace torpor
