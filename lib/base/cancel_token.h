@@ -4,13 +4,14 @@
 #include <atomic>
 #include <functional>
 #include <list>
+#include <thread>
 
 #include "lib/base/mutex.h"
 #include "lib/base/status.h"
 
 namespace torpor {
 
-// Tells work that nobody wants it any more; for good. Thread-safe.
+// Tells work that nobody wants it any more; for good. Thread-safe; must outlive Cancel.
 //
 // Who waits on a condition variable registers a Callback that wakes it, outside the mutex it waits
 // with, and looks at cancelled() in its loop.
@@ -27,8 +28,8 @@ class CancelToken {
   // OK, or why it was cancelled.
   Status status() const EXCLUDES(mutex_);
 
-  // Has a function called once, by Cancel, or at once if that has happened. The function must not
-  // use this token, nor destroy a Callback of it. On return of the destructor it is not running.
+  // Has a function called once, by Cancel, or by the constructor if that has happened, without any
+  // lock. The destructor waits for a call under way, unless it is that call which destroys.
   class Callback {
    public:
     // Nothing happens where `token` is null.
@@ -38,13 +39,20 @@ class CancelToken {
     Callback& operator=(const Callback&) = delete;
 
    private:
+    friend class CancelToken;
     const CancelToken* const token_;
-    std::list<std::function<void()>>::iterator position_;
+    std::function<void()> function_;
   };
 
  private:
-  mutable Mutex mutex_;  // held while callbacks run
-  mutable std::list<std::function<void()>> callbacks_ GUARDED_BY(mutex_);
+  void Add(Callback* callback) const EXCLUDES(mutex_);
+  void Remove(Callback* callback) const EXCLUDES(mutex_);
+
+  mutable Mutex mutex_;
+  mutable CondVar called_;
+  mutable std::list<Callback*> callbacks_ GUARDED_BY(mutex_);  // to be called
+  Callback* calling_ GUARDED_BY(mutex_) = nullptr;             // by `caller_`; may be gone
+  std::thread::id caller_ GUARDED_BY(mutex_);
   Status why_ GUARDED_BY(mutex_);
   std::atomic<bool> cancelled_{false};
 };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -40,6 +41,31 @@ TEST(CancelTokenTest, CallbacksAreCalledOnceAndNotAfterTheirEnd) {
   EXPECT_EQ(ended, 1);
   const CancelToken::Callback nothing(nullptr, [&] { ++ended; });
   EXPECT_EQ(ended, 1);
+}
+
+TEST(CancelTokenTest, ACallbackMayEndItselfAndOthersWaitForIt) {
+  CancelToken token;
+  std::unique_ptr<CancelToken::Callback> own;
+  own = std::make_unique<CancelToken::Callback>(&token, [&] {
+    EXPECT_THAT(token.status(), HasReason("TEST"));
+    own.reset();
+  });
+  std::atomic<bool> running = false;
+  std::atomic<bool> go_on = false;
+  std::atomic<bool> done = false;
+  auto waited_for = std::make_unique<CancelToken::Callback>(&token, [&] {
+    running = true;
+    while (!go_on) std::this_thread::yield();
+    done = true;
+  });
+  std::thread canceller([&] { token.Cancel(Why("TEST")); });
+  while (!running) std::this_thread::yield();
+  EXPECT_EQ(own, nullptr);
+  std::thread helper([&] { go_on = true; });
+  waited_for.reset();
+  EXPECT_TRUE(done);
+  canceller.join();
+  helper.join();
 }
 
 TEST(CancelTokenTest, WakesAWaiter) {
