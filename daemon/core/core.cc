@@ -148,6 +148,7 @@ Result<std::vector<WorkerOutcome>> Core::Sleep(const SleepCommand& command) {
   spec.tags = FilterOf(command.selector.tags);
   spec.force = command.force;
   spec.deadline = command.deadline;
+  spec.cancel = command.cancel;
   std::vector<WorkerOutcome> outcomes =
       RunOnAll(workers, [&](WorkerId worker) { return RunSleep(context_, worker, spec); });
   TORPOR_RETURN_IF_ERROR(SharedFailure(outcomes));
@@ -167,6 +168,7 @@ Result<std::vector<WorkerOutcome>> Core::WakeUp(const WakeCommand& command) {
   spec.order = command.order;
   spec.reservation = command.reservation;
   spec.deadline = command.deadline;
+  spec.cancel = command.cancel;
   std::vector<WorkerOutcome> outcomes =
       RunOnAll(workers, [&](WorkerId worker) { return RunWake(context_, worker, spec); });
   TORPOR_RETURN_IF_ERROR(SharedFailure(outcomes));

@@ -17,6 +17,7 @@
 #include "daemon/session/worker_link.h"
 #include "daemon/session/worker_server.h"
 #include "daemon/transfer/transfer.h"
+#include "lib/base/cancel_token.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/cuda/driver.h"
@@ -36,6 +37,7 @@ struct SleepCommand {
   std::map<std::string, wire::Policy> policies;  // by tag; a selected tag not named is kept
   bool force = false;
   TimePoint deadline;
+  const CancelToken* cancel = nullptr;  // before the commit; none: only the deadline ends it
 };
 
 struct WakeCommand {
@@ -43,6 +45,7 @@ struct WakeCommand {
   std::vector<std::string> order;
   std::string reservation;
   TimePoint deadline;
+  const CancelToken* cancel = nullptr;  // likewise
 };
 
 struct UsageReport {

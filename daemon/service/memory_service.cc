@@ -1,12 +1,16 @@
 #include "daemon/service/memory_service.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
+#include <algorithm>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "daemon/log.h"
-#include "daemon/memory/inventory.h"
 #include "daemon/operation/operation.h"
 #include "daemon/service/conversions.h"
 #include "daemon/service/deadline.h"
@@ -24,48 +28,96 @@ int64_t Milliseconds(Duration duration) {
   return std::chrono::duration_cast<milliseconds>(duration).count();
 }
 
-void LogOutcomes(const char* what, const std::vector<WorkerOutcome>& outcomes) {
-  for (const WorkerOutcome& outcome : outcomes) {
-    const std::string worker = WorkerName(outcome.worker);
-    if (outcome.status.ok()) {
-      log::Info("{} {} ({}): {} segments, device {}, copied {}, discarded {}, {} ms", what, worker,
-                outcome.name, outcome.segments, FormatBytes(outcome.device),
-                FormatBytes(outcome.copied), FormatBytes(outcome.discarded),
-                Milliseconds(outcome.times.total));
-    } else {
-      log::Warning("{} {} ({}) failed{}: {}", what, worker, outcome.name,
-                   outcome.rollback_pending ? ", rollback pending" : "", outcome.status);
-    }
+// Equal for equal requests to one method.
+std::string BodyOf(const char* method, const google::protobuf::Message& request) {
+  std::string body = method;
+  body += '\0';
+  {
+    google::protobuf::io::StringOutputStream stream(&body);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);  // maps have no order
+    request.SerializeToCodedStream(&coded);
   }
+  return body;
+}
+
+bool SomeOfTheMoment(const std::vector<WorkerOutcome>& outcomes) {
+  return std::any_of(outcomes.begin(), outcomes.end(), [](const WorkerOutcome& outcome) {
+    return RequestLog::IsOfTheMoment(outcome.status);
+  });
+}
+
+Status TooManyCalls(int calls) {
+  return ResourceExhausted("TOO_MANY_CALLS",
+                           "the daemon is busy with as many calls as it takes at a time")
+      .With("calls", calls);
+}
+
+template <typename Response>
+Answer AnswerOf(const Result<std::vector<WorkerOutcome>>& outcomes) {
+  if (!outcomes.ok()) return {outcomes.status(), nullptr};
+  const auto response = std::make_shared<Response>();
+  FromOutcomes(*outcomes, *response);
+  return {Status::Ok(), response, SomeOfTheMoment(*outcomes)};
 }
 
 }  // namespace
 
 grpc::ServerUnaryReactor* MemoryServiceImpl::Run(grpc::CallbackServerContext* context,
-                                                 const char* what, std::function<Status()> work) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+                                                 const char* method, const std::string& request_id,
+                                                 const google::protobuf::Message& request,
+                                                 google::protobuf::Message* response,
+                                                 UnaryCall::Work work) {
   if (const Status admitted = Admit(); !admitted.ok()) {
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(ToGrpcStatus(admitted));
     return reactor;
   }
-  tasks_.Run([this, reactor, what, peer = context->peer(), work = std::move(work)] {
-    const Status status = work();
-    if (!status.ok()) log::Warning("{} from {} failed: {}", what, peer, status);
-    reactor->Finish(ToGrpcStatus(status));
+  UnaryCall::Setup setup;
+  setup.log = &log_;
+  setup.method = method;
+  setup.peer = context->peer();
+  setup.deadline =
+      std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::microseconds>(
+                                             OperationTime(context->raw_deadline(), default_time_));
+  setup.response = response;
+  setup.work = std::move(work);
+  setup.answered = [this] {
     MutexLock lock(mutex_);
     if (--calls_ == 0) idle_.NotifyAll();
+  };
+  return UnaryCall::Begin(request_id, request_id.empty() ? std::string() : BodyOf(method, request),
+                          std::move(setup));
+}
+
+UnaryCall::Work MemoryServiceImpl::Blocking(std::function<Answer(const CancelToken&)> work) {
+  return [this, work = std::move(work)](const std::shared_ptr<CancelToken>& token,
+                                        const std::function<void(const Answer&)>& done) {
+    RunOnThread(done, [work, token, done] { done(work(*token)); });
+  };
+}
+
+void MemoryServiceImpl::RunOnThread(const std::function<void(const Answer&)>& refuse,
+                                    std::function<void()> task) {
+  bool free = false;
+  {
+    MutexLock lock(mutex_);
+    free = threads_ < kMaxThreads;
+    if (free) ++threads_;
+  }
+  if (!free) return refuse({TooManyCalls(kMaxThreads), nullptr, true});
+  tasks_.Run([this, task = std::move(task)]() mutable {
+    task();
+    task = nullptr;
+    MutexLock lock(mutex_);
+    if (--threads_ == 0) idle_.NotifyAll();
   });
-  return reactor;
 }
 
 Status MemoryServiceImpl::Admit() {
   MutexLock lock(mutex_);
   if (draining_) return Unavailable("DAEMON_STOPPING", "the daemon is stopping");
-  if (calls_ == kMaxCalls) {
-    return ResourceExhausted("TOO_MANY_CALLS",
-                             "the daemon is busy with as many calls as it takes at a time")
-        .With("calls", kMaxCalls);
-  }
+  if (calls_ == kMaxCalls) return TooManyCalls(kMaxCalls);
   ++calls_;
   return Status::Ok();
 }
@@ -79,8 +131,10 @@ bool MemoryServiceImpl::Drain(TimePoint deadline) {
 bool MemoryServiceImpl::DrainCalls(TimePoint deadline) {
   MutexLock lock(mutex_);
   draining_ = true;
-  while (calls_ != 0) {
-    if (!idle_.WaitUntil(mutex_, deadline) && Clock::Real().Now() >= deadline) return calls_ == 0;
+  while (threads_ != 0 || calls_ != 0) {
+    if (!idle_.WaitUntil(mutex_, deadline) && Clock::Real().Now() >= deadline) {
+      return threads_ == 0 && calls_ == 0;
+    }
   }
   return true;
 }
@@ -98,66 +152,78 @@ TimePoint MemoryServiceImpl::DeadlineOf(const grpc::CallbackServerContext& conte
 grpc::ServerUnaryReactor* MemoryServiceImpl::Sleep(grpc::CallbackServerContext* context,
                                                    const v1::SleepRequest* request,
                                                    v1::SleepResponse* response) {
-  return Run(context, "Sleep", [this, request, response, deadline = DeadlineOf(*context)] {
-    TORPOR_ASSIGN_OR_RETURN(const SleepCommand command, ToSleepCommand(*request, deadline));
-    TORPOR_ASSIGN_OR_RETURN(const std::vector<WorkerOutcome> outcomes, core_.Sleep(command));
-    LogOutcomes("Sleep", outcomes);
-    FromOutcomes(outcomes, *response);
-    return Status::Ok();
-  });
+  return Run(context, "Sleep", request->request_id(), *request, response,
+             Blocking([this, request = *request,
+                       deadline = DeadlineOf(*context)](const CancelToken& token) -> Answer {
+               Result<SleepCommand> command = ToSleepCommand(request, deadline);
+               if (!command.ok()) return {command.status(), nullptr};
+               command->cancel = &token;
+               return AnswerOf<v1::SleepResponse>(core_.Sleep(*command));
+             }));
 }
 
 grpc::ServerUnaryReactor* MemoryServiceImpl::WakeUp(grpc::CallbackServerContext* context,
                                                     const v1::WakeUpRequest* request,
                                                     v1::WakeUpResponse* response) {
-  return Run(context, "WakeUp", [this, request, response, deadline = DeadlineOf(*context)] {
-    TORPOR_ASSIGN_OR_RETURN(const std::vector<WorkerOutcome> outcomes,
-                            core_.WakeUp(ToWakeCommand(*request, deadline)));
-    LogOutcomes("WakeUp", outcomes);
-    FromOutcomes(outcomes, *response);
-    return Status::Ok();
-  });
+  return Run(context, "WakeUp", request->request_id(), *request, response,
+             Blocking([this, request = *request,
+                       deadline = DeadlineOf(*context)](const CancelToken& token) -> Answer {
+               WakeCommand command = ToWakeCommand(request, deadline);
+               command.cancel = &token;
+               return AnswerOf<v1::WakeUpResponse>(core_.WakeUp(command));
+             }));
 }
 
 grpc::ServerUnaryReactor* MemoryServiceImpl::Usage(grpc::CallbackServerContext* context,
-                                                   const v1::UsageRequest* /*request*/,
+                                                   const v1::UsageRequest* request,
                                                    v1::UsageResponse* response) {
-  return Run(context, "Usage", [this, response] {
-    TORPOR_ASSIGN_OR_RETURN(const UsageReport report, core_.Usage());
-    FromReport(report, MeasureNow(clock_), *response);
-    response->set_version(Version());
-    return Status::Ok();
-  });
+  return Run(context, "Usage", "", *request, response,
+             Blocking([this](const CancelToken& /*token*/) -> Answer {
+               const Result<UsageReport> report = core_.Usage();
+               if (!report.ok()) return {report.status(), nullptr};
+               const auto usage = std::make_shared<v1::UsageResponse>();
+               FromReport(*report, MeasureNow(clock_), *usage);
+               usage->set_version(Version());
+               return {Status::Ok(), usage};
+             }));
 }
 
 grpc::ServerUnaryReactor* MemoryServiceImpl::Reserve(grpc::CallbackServerContext* context,
                                                      const v1::ReserveRequest* request,
                                                      v1::ReserveResponse* response) {
-  return Run(context, "Reserve", [this, request, response] {
-    TORPOR_ASSIGN_OR_RETURN(const ReserveCommand command, ToReserveCommand(*request));
-    Bytes requested{};
-    for (const ReservationPart& part : command.parts) requested += part.device;
-    TORPOR_ASSIGN_OR_RETURN(const ReserveResult result,
-                            core_.Reserve(command.name, command.parts, command.host, command.ttl));
-    FromReserveResult(result, requested, MeasureNow(clock_), *response);
-    log::Info("Reserve {} ({}): device {}, host {}, for {} ms", result.id, command.name,
-              FormatBytes(requested), FormatBytes(command.host), Milliseconds(command.ttl));
-    return Status::Ok();
-  });
+  return Run(context, "Reserve", request->request_id(), *request, response,
+             Blocking([this, request = *request](const CancelToken& /*token*/) -> Answer {
+               const Result<ReserveCommand> command = ToReserveCommand(request);
+               if (!command.ok()) return {command.status(), nullptr};
+               Bytes requested{};
+               for (const ReservationPart& part : command->parts) requested += part.device;
+               const Result<ReserveResult> result =
+                   core_.Reserve(command->name, command->parts, command->host, command->ttl);
+               if (!result.ok()) return {result.status(), nullptr};
+               const auto reserved = std::make_shared<v1::ReserveResponse>();
+               FromReserveResult(*result, requested, MeasureNow(clock_), *reserved);
+               log::Info("Reserve {} ({}): device {}, host {}, for {} ms", result->id,
+                         command->name, FormatBytes(requested), FormatBytes(command->host),
+                         Milliseconds(command->ttl));
+               return {Status::Ok(), reserved};
+             }));
 }
 
 grpc::ServerUnaryReactor* MemoryServiceImpl::Release(grpc::CallbackServerContext* context,
                                                      const v1::ReleaseRequest* request,
                                                      v1::ReleaseResponse* response) {
-  return Run(context, "Release", [this, request, response] {
-    TORPOR_ASSIGN_OR_RETURN(const Admission::Released released,
-                            core_.Release(request->reservation_id()));
-    response->set_device_bytes(released.device.value());
-    response->set_host_bytes(released.host.value());
-    log::Info("Release {}: device {}, host {}", request->reservation_id(),
-              FormatBytes(released.device), FormatBytes(released.host));
-    return Status::Ok();
-  });
+  return Run(
+      context, "Release", request->request_id(), *request, response,
+      Blocking([this, id = request->reservation_id()](const CancelToken& /*token*/) -> Answer {
+        const Result<Admission::Released> released = core_.Release(id);
+        if (!released.ok()) return {released.status(), nullptr};
+        const auto free = std::make_shared<v1::ReleaseResponse>();
+        free->set_device_bytes(released->device.value());
+        free->set_host_bytes(released->host.value());
+        log::Info("Release {}: device {}, host {}", id, FormatBytes(released->device),
+                  FormatBytes(released->host));
+        return {Status::Ok(), free};
+      }));
 }
 
 grpc::ServerWriteReactor<v1::WatchResponse>* MemoryServiceImpl::Watch(

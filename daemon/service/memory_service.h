@@ -4,9 +4,12 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <string>
 
 #include "daemon/core/core.h"
 #include "daemon/operation/tasks.h"
+#include "daemon/service/request_log.h"
+#include "daemon/service/unary_call.h"
 #include "daemon/service/watch_hub.h"
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
@@ -14,16 +17,22 @@
 
 namespace torpor {
 
-// torpor.v1.MemoryService on a Core: only converts. Calls run on threads of their own, since Core
-// blocks; more than kMaxCalls at a time are refused (RESOURCE_EXHAUSTED TOO_MANY_CALLS).
+// torpor.v1.MemoryService on a Core: only converts. Core blocks, so calls run on threads of their
+// own, at most kMaxThreads at a time; those that wait for another call's answer take none. What is
+// more is refused (RESOURCE_EXHAUSTED TOO_MANY_CALLS). Requests with an id go through a RequestLog.
 // Thread-safe. `core` and `clock` must outlive it, and it the server.
 class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
  public:
-  static constexpr int kMaxCalls = 256;
+  static constexpr int kMaxThreads = 256;
+  static constexpr int kMaxCalls = 4096;
 
   // `default_time`: how long Sleep and WakeUp may take when the caller sets no deadline.
   MemoryServiceImpl(Core& core, const Clock& clock, Duration default_time)
-      : core_(core), clock_(clock), default_time_(default_time), watch_hub_(core.events()) {}
+      : core_(core),
+        clock_(clock),
+        default_time_(default_time),
+        watch_hub_(core.events()),
+        log_(clock) {}
 
   grpc::ServerUnaryReactor* Sleep(grpc::CallbackServerContext* context,
                                   const v1::SleepRequest* request,
@@ -52,9 +61,17 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   bool Drain(TimePoint deadline) EXCLUDES(mutex_);
 
  private:
-  // Answers the call with what `work` returns. Request, response and context live until then.
-  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const char* what,
-                                std::function<Status()> work) EXCLUDES(mutex_);
+  // Answers the call with what comes of `work`, or of the request that it joins. `work` must not
+  // use the call's own messages: it may outlive the call.
+  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const char* method,
+                                const std::string& request_id,
+                                const google::protobuf::Message& request,
+                                google::protobuf::Message* response, UnaryCall::Work work)
+      EXCLUDES(mutex_);
+  UnaryCall::Work Blocking(std::function<Answer(const CancelToken&)> work);
+  // Or tells `refuse` that there are too many.
+  void RunOnThread(const std::function<void(const Answer&)>& refuse, std::function<void()> task)
+      EXCLUDES(mutex_);
   Status Admit() EXCLUDES(mutex_);
   bool DrainCalls(TimePoint deadline) EXCLUDES(mutex_);
   TimePoint DeadlineOf(const grpc::CallbackServerContext& context) const;
@@ -63,9 +80,11 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   const Clock& clock_;
   const Duration default_time_;
   WatchHub watch_hub_;
+  RequestLog log_;
   mutable Mutex mutex_;
   CondVar idle_;
-  int calls_ GUARDED_BY(mutex_) = 0;
+  int threads_ GUARDED_BY(mutex_) = 0;
+  int calls_ GUARDED_BY(mutex_) = 0;  // not answered
   bool draining_ GUARDED_BY(mutex_) = false;
   Tasks tasks_;
 };

@@ -264,8 +264,8 @@ TEST_F(MemoryServiceTest, AnErrorOfTheDriverArrives) {
 TEST_F(MemoryServiceTest, RefusesMoreCallsThanItTakes) {
   driver_->StopAt(CallKind::kGetMemoryInfo, 1);
   std::vector<std::shared_ptr<Pending>> running;
-  for (int i = 0; i < MemoryServiceImpl::kMaxCalls; ++i) running.push_back(StartUsage());
-  WaitForCalls(MemoryServiceImpl::kMaxCalls);
+  for (int i = 0; i < MemoryServiceImpl::kMaxThreads; ++i) running.push_back(StartUsage());
+  WaitForCalls(MemoryServiceImpl::kMaxThreads);
   EXPECT_EQ(UsageReason(), "TOO_MANY_CALLS");
   driver_->Continue();
   for (const auto& call : running) EXPECT_TRUE(call->answer.get_future().get().ok());

@@ -32,7 +32,9 @@ TEST(CancelTokenTest, CallbacksAreCalledOnceAndNotAfterTheirEnd) {
   int kept = 0;
   int ended = 0;
   const CancelToken::Callback first(&token, [&] { ++kept; });
-  { const CancelToken::Callback second(&token, [&] { ++ended; }); }
+  {
+    const CancelToken::Callback second(&token, [&] { ++ended; });
+  }
   token.Cancel(Why("TEST"));
   token.Cancel(Why("TEST"));
   EXPECT_EQ(kept, 1);

@@ -1,0 +1,186 @@
+#include "daemon/service/request_log.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace torpor {
+namespace {
+
+constexpr size_t kLongestId = 128;
+// Of a request besides its texts, by estimate.
+constexpr Bytes kOverhead{512};
+
+Status CheckId(const std::string& id) {
+  const bool printable =
+      std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c <= '~'; });
+  if (printable && id.size() <= kLongestId) return Status::Ok();
+  return InvalidArgument("BAD_REQUEST_ID",
+                         "a request id is 1 to 128 printable ASCII characters without spaces")
+      .With("length", id.size());
+}
+
+Bytes SizeOf(const Answer& answer) {
+  Bytes size(answer.status.message().size());
+  for (const auto& [key, value] : answer.status.details()) {
+    size += Bytes(key.size() + value.size() + 96);
+  }
+  if (answer.response != nullptr) size += Bytes(answer.response->SpaceUsedLong());
+  return size;
+}
+
+}  // namespace
+
+// The fields are guarded by the log's mutex.
+class RequestLog::Request {
+ public:
+  std::string id;  // empty: nobody else can find it
+  std::string body;
+  CallerPtr leader;  // null once it is answered
+  bool leader_left = false;
+  std::deque<CallerPtr> joined;
+  std::shared_ptr<CancelToken> token = std::make_shared<CancelToken>();
+  bool answered = false;
+  Answer answer;
+  TimePoint answered_at;
+  Bytes size{};
+};
+
+Result<RequestLog::RequestPtr> RequestLog::Enter(const std::string& id, std::string body,
+                                                 const CallerPtr& caller) {
+  if (!id.empty()) TORPOR_RETURN_IF_ERROR(CheckId(id));
+  RequestPtr request;
+  Answer answer;
+  bool starts = false;
+  {
+    MutexLock lock(mutex_);
+    Forget();
+    const auto known = id.empty() ? requests_.end() : requests_.find(id);
+    if (known != requests_.end()) {
+      request = known->second;
+      if (request->body != body) {
+        return InvalidArgument("REQUEST_ID_REUSED",
+                               "the request id " + id + " was given to another request")
+            .With("request_id", id);
+      }
+      if (!request->answered) {
+        request->joined.push_back(caller);
+        return request;
+      }
+      answer = request->answer;
+    } else {
+      request = std::make_shared<Request>();
+      request->id = id;
+      request->leader = caller;
+      starts = true;
+      if (!id.empty()) {
+        request->size = kOverhead + Bytes(2 * id.size() + body.size());
+        if (memory_ + request->size > limits_.memory) {
+          return ResourceExhausted("REQUEST_LOG_FULL",
+                                   "as many request ids are remembered as there is room for")
+              .With("used_bytes", memory_.value())
+              .With("budget_bytes", limits_.memory.value());
+        }
+        request->body = std::move(body);
+        memory_ += request->size;
+        requests_[id] = request;
+      }
+    }
+  }
+  if (starts) {
+    caller->Start(request, request->token);
+  } else {
+    caller->Take(answer, true);
+  }
+  return request;
+}
+
+bool RequestLog::Leave(const RequestPtr& request, const Caller* caller) {
+  std::shared_ptr<CancelToken> unwanted;
+  bool joined = false;
+  {
+    MutexLock lock(mutex_);
+    if (request->answered) return false;
+    if (request->leader.get() == caller) {
+      request->leader_left = true;
+    } else {
+      const auto found = std::find_if(request->joined.begin(), request->joined.end(),
+                                      [&](const CallerPtr& one) { return one.get() == caller; });
+      if (found == request->joined.end()) return false;
+      request->joined.erase(found);
+      joined = true;
+    }
+    if (request->leader_left && request->joined.empty()) unwanted = request->token;
+  }
+  if (unwanted != nullptr) {
+    unwanted->Cancel(Status(Code::kCancelled, "OPERATION_CANCELLED",
+                            "the call was cancelled before the operation's commit"));
+  }
+  return joined;
+}
+
+void RequestLog::Finish(const RequestPtr& request, const Answer& answer) {
+  CallerPtr leader;
+  CallerPtr next_leader;
+  std::shared_ptr<CancelToken> next_token;
+  std::deque<CallerPtr> joined;
+  {
+    MutexLock lock(mutex_);
+    leader = std::exchange(request->leader, nullptr);
+    request->leader_left = false;
+    if (GaveUp(answer.status) && !request->joined.empty()) {
+      request->leader = next_leader = std::move(request->joined.front());
+      request->joined.pop_front();
+      request->token = next_token = std::make_shared<CancelToken>();
+    } else {
+      joined.swap(request->joined);
+      request->answered = true;
+      if (answer.of_the_moment || IsOfTheMoment(answer.status)) {
+        if (requests_.erase(request->id) > 0) memory_ -= request->size;
+      } else if (!request->id.empty()) {
+        const Bytes size = SizeOf(answer);
+        request->size += size;
+        memory_ += size;
+        request->answer = answer;
+        request->answered_at = clock_.Now();
+        answered_.push_back(request);
+      }
+    }
+  }
+  leader->Take(answer, false);
+  for (const CallerPtr& caller : joined) caller->Take(answer, true);
+  if (next_leader != nullptr) next_leader->Start(request, next_token);
+}
+
+Bytes RequestLog::memory() const {
+  MutexLock lock(mutex_);
+  return memory_;
+}
+
+bool RequestLog::IsOfTheMoment(const Status& status) {
+  switch (status.code()) {
+    case Code::kCancelled:
+    case Code::kDeadlineExceeded:
+    case Code::kAborted:
+    case Code::kUnavailable:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool RequestLog::GaveUp(const Status& status) {
+  return status.code() == Code::kCancelled || status.reason() == "OPERATION_DEADLINE" ||
+         status.reason() == "RESERVATION_DEADLINE";
+}
+
+void RequestLog::Forget() {
+  const TimePoint now = clock_.Now();
+  while (!answered_.empty() && now - answered_.front()->answered_at >= limits_.keep) {
+    memory_ -= answered_.front()->size;
+    requests_.erase(answered_.front()->id);
+    answered_.pop_front();
+  }
+}
+
+}  // namespace torpor
