@@ -1,0 +1,220 @@
+// Calls that are repeated, joined and cancelled, over gRPC with worker processes.
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "lib/base/clock.h"
+#include "lib/base/status_matchers.h"
+#include "lib/base/units.h"
+#include "tests/harness/daemon_process.h"
+#include "tests/harness/temp_dir.h"
+#include "tests/harness/worker_process.h"
+#include "torpor/v1/memory_service.grpc.pb.h"
+
+namespace torpor {
+namespace {
+
+class RetryTest : public testing::Test {
+ protected:
+  // A Sleep that is not waited for.
+  struct Pending {
+    grpc::ClientContext context;
+    v1::SleepRequest request;
+    v1::SleepResponse response;
+    std::promise<grpc::Status> promise;
+    std::future<grpc::Status> answer = promise.get_future();
+  };
+
+  void SetUp() override {
+    auto daemon = DaemonProcess::Start(
+        dir_.path(), {"--host_device_memory=256MiB", "--host_pool=128MiB", "--safety_reserve=0",
+                      "--worker_deadline=60s", "--log_level=debug"});
+    ASSERT_THAT(daemon, IsOk());
+    daemon_ = *std::move(daemon);
+    auto worker = WorkerProcess::Connect(daemon_->worker_socket(), "model", "guard");
+    ASSERT_THAT(worker, IsOk());
+    worker_ = *std::move(worker);
+    const auto weights = worker_->Allocate("weights", "16MiB", 1);
+    ASSERT_THAT(weights, IsOk());
+    weights_ = *weights;
+  }
+
+  std::unique_ptr<Pending> StartSleep(const std::string& request_id,
+                                      Duration timeout = seconds(60)) {
+    auto call = std::make_unique<Pending>();
+    call->context.set_deadline(std::chrono::system_clock::now() + timeout);
+    call->request.set_level(1);
+    call->request.mutable_selector()->add_workers("model");
+    call->request.set_request_id(request_id);
+    daemon_->stub().async()->Sleep(
+        &call->context, &call->request, &call->response,
+        [pending = call.get()](const grpc::Status& status) { pending->promise.set_value(status); });
+    return call;
+  }
+  grpc::Status Reserve(const std::string& request_id, int64_t bytes, v1::ReserveResponse& response) {
+    grpc::ClientContext context;
+    v1::ReserveRequest request;
+    request.set_name("model");
+    request.set_request_id(request_id);
+    request.mutable_ttl()->set_seconds(60);
+    v1::ReservationPart& part = *request.add_parts();
+    part.set_name("weights");
+    part.set_device_bytes(bytes);
+    return daemon_->stub().Reserve(&context, request, &response);
+  }
+  // The id of the worker's operation; empty: none.
+  std::string Operation() {
+    const auto usage = daemon_->Usage();
+    EXPECT_THAT(usage, IsOk());
+    return usage.ok() && usage->workers_size() == 1 ? usage->workers(0).operation_id() : "";
+  }
+  void WaitForOperation(bool under_way) {
+    const TimePoint until = Clock::Real().Now() + kPatience;
+    while (Operation().empty() == under_way) {
+      ASSERT_LT(Clock::Real().Now(), until);
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+  }
+  void HoldGuard() { ASSERT_THAT(worker_->Ask("guard_begin"), IsOk()); }
+  void ReleaseGuard() { ASSERT_THAT(worker_->Ask("guard_end"), IsOk()); }
+  void ExpectAwakeAndWhole() {
+    WaitForOperation(false);
+    const auto usage = daemon_->Usage();
+    ASSERT_THAT(usage, IsOk());
+    EXPECT_EQ(usage->device().resident_bytes(), MiB(16).value());
+    EXPECT_EQ(usage->host_pool().used_bytes(), 0);
+    EXPECT_THAT(worker_->Ask("check " + weights_ + " 1"), IsOk());
+  }
+
+  TempDir dir_;
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::unique_ptr<WorkerProcess> worker_;
+  std::string weights_;
+};
+
+TEST_F(RetryTest, ACancelledSleepIsTakenBack) {
+  HoldGuard();
+  const auto call = StartSleep("");
+  WaitForOperation(true);
+  call->context.TryCancel();
+  EXPECT_EQ(call->answer.get().error_code(), grpc::StatusCode::CANCELLED);
+  ReleaseGuard();
+  ExpectAwakeAndWhole();
+  EXPECT_THAT(daemon_->log(), testing::HasSubstr("CANCELLED OPERATION_CANCELLED"));
+  const auto next = StartSleep("");
+  EXPECT_TRUE(next->answer.get().ok());
+  EXPECT_EQ(next->response.device_bytes(), MiB(16).value());
+}
+
+TEST_F(RetryTest, ASecondCallJoinsAndIsMarked) {
+  HoldGuard();
+  const auto first = StartSleep("sleep-1");
+  WaitForOperation(true);
+  const std::string operation = Operation();
+  const auto second = StartSleep("sleep-1");
+  EXPECT_EQ(second->answer.wait_for(milliseconds(100)), std::future_status::timeout);
+  EXPECT_EQ(Operation(), operation);
+  ReleaseGuard();
+  ASSERT_TRUE(first->answer.get().ok());
+  ASSERT_TRUE(second->answer.get().ok());
+  EXPECT_FALSE(first->response.replayed());
+  EXPECT_TRUE(second->response.replayed());
+  EXPECT_EQ(second->response.device_bytes(), MiB(16).value());
+  EXPECT_EQ(second->response.workers(0).worker_id(), worker_->id());
+  const auto third = StartSleep("sleep-1");
+  ASSERT_TRUE(third->answer.get().ok());
+  EXPECT_TRUE(third->response.replayed());
+  EXPECT_EQ(third->response.device_bytes(), MiB(16).value());
+}
+
+TEST_F(RetryTest, AJoinedCallHasADeadlineOfItsOwn) {
+  HoldGuard();
+  const auto first = StartSleep("sleep-1");
+  WaitForOperation(true);
+  const std::string operation = Operation();
+  const grpc::Status late = StartSleep("sleep-1", milliseconds(500))->answer.get();
+  EXPECT_EQ(late.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(ReasonOf(late), "OPERATION_DEADLINE");
+  const auto cancelled = StartSleep("sleep-1");
+  cancelled->context.TryCancel();
+  EXPECT_EQ(cancelled->answer.get().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(Operation(), operation);
+  ReleaseGuard();
+  EXPECT_TRUE(first->answer.get().ok());
+}
+
+TEST_F(RetryTest, TheFirstCallerMayGoWhileOthersWait) {
+  HoldGuard();
+  const auto first = StartSleep("sleep-1");
+  WaitForOperation(true);
+  const auto second = StartSleep("sleep-1");
+  EXPECT_EQ(second->answer.wait_for(milliseconds(100)), std::future_status::timeout);
+  first->context.TryCancel();
+  EXPECT_EQ(first->answer.get().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(second->answer.wait_for(milliseconds(100)), std::future_status::timeout);
+  ReleaseGuard();
+  EXPECT_TRUE(second->answer.get().ok());
+  EXPECT_EQ(second->response.device_bytes(), MiB(16).value());
+}
+
+TEST_F(RetryTest, AfterADeadlineTheSameIdTriesAnew) {
+  HoldGuard();
+  EXPECT_EQ(StartSleep("sleep-1", milliseconds(500))->answer.get().error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  ReleaseGuard();
+  WaitForOperation(false);
+  const auto again = StartSleep("sleep-1");
+  ASSERT_TRUE(again->answer.get().ok());
+  EXPECT_FALSE(again->response.replayed());
+  EXPECT_EQ(again->response.device_bytes(), MiB(16).value());
+}
+
+TEST_F(RetryTest, ARepeatedReserveReservesOnce) {
+  v1::ReserveResponse first;
+  v1::ReserveResponse again;
+  ASSERT_TRUE(Reserve("r", MiB(100).value(), first).ok());
+  ASSERT_TRUE(Reserve("r", MiB(100).value(), again).ok());
+  EXPECT_EQ(again.reservation_id(), first.reservation_id());
+  EXPECT_EQ(again.expire_time().seconds(), first.expire_time().seconds());
+  EXPECT_FALSE(first.replayed());
+  EXPECT_TRUE(again.replayed());
+  EXPECT_EQ(daemon_->Usage()->device().promised_bytes(), MiB(100).value());
+
+  const grpc::Status reused = Reserve("r", MiB(99).value(), again);
+  EXPECT_EQ(reused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ReasonOf(reused), "REQUEST_ID_REUSED");
+  EXPECT_EQ(ReasonOf(StartSleep("r")->answer.get()), "REQUEST_ID_REUSED");
+  EXPECT_EQ(ReasonOf(Reserve("no spaces", 1, again)), "BAD_REQUEST_ID");
+
+  const grpc::Status refused = Reserve("large", GiB(1).value(), again);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailOf(refused, "replayed"), "");
+  const grpc::Status refused_again = Reserve("large", GiB(1).value(), again);
+  EXPECT_EQ(ReasonOf(refused_again), ReasonOf(refused));
+  EXPECT_EQ(DetailOf(refused_again, "replayed"), "true");
+}
+
+TEST_F(RetryTest, ReleaseIsRepeatedToo) {
+  v1::ReserveResponse reserved;
+  ASSERT_TRUE(Reserve("", MiB(10).value(), reserved).ok());
+  for (const bool replayed : {false, true}) {
+    grpc::ClientContext context;
+    v1::ReleaseRequest request;
+    request.set_reservation_id(reserved.reservation_id());
+    request.set_request_id("release-1");
+    v1::ReleaseResponse response;
+    ASSERT_TRUE(daemon_->stub().Release(&context, request, &response).ok());
+    EXPECT_EQ(response.device_bytes(), MiB(10).value());
+    EXPECT_EQ(response.replayed(), replayed);
+  }
+}
+
+}  // namespace
+}  // namespace torpor
