@@ -138,7 +138,10 @@ TEST(PrintTest, ReserveAndRelease) {
 TEST(PrintTest, JsonHasTheNamesOfTheProto) {
   v1::ReleaseResponse released;
   released.set_device_bytes(4096);
-  EXPECT_EQ(PrintJson(released), "{\n \"device_bytes\": \"4096\",\n \"host_bytes\": \"0\"\n}\n");
+  EXPECT_EQ(PrintJson(released),
+            "{\n \"device_bytes\": \"4096\",\n \"host_bytes\": \"0\",\n \"replayed\": false\n}\n");
+  EXPECT_EQ(PrintJsonLine(released),
+            "{\"device_bytes\":\"4096\",\"host_bytes\":\"0\",\"replayed\":false}");
   EXPECT_THAT(PrintJson(PoolExhausted()), HasSubstr("\"reason\": \"HOST_POOL_EXHAUSTED\""));
 }
 
