@@ -8,9 +8,7 @@ namespace {
 
 // How long the end of a reservation is remembered, so that it is told from one that never was.
 constexpr Duration kMemory = std::chrono::minutes(10);
-constexpr Duration kMaxTtl = std::chrono::hours(24 * 30);
 constexpr int kMeasurements = 5;
-constexpr size_t kMaxParts = 64;
 
 }  // namespace
 
@@ -106,47 +104,48 @@ BudgetStats Admission::Arithmetic(const DeviceMemory::Measurement& measurement) 
   return budget;
 }
 
-Status Admission::Refusal(Bytes size, const BudgetStats& budget) const {
-  std::string holders;
+Shortage Admission::Compare(const Need& need, const Need& kept,
+                            const DeviceMemory::Measurement& measurement) const {
+  Shortage shortage;
+  shortage.device = need.device;
+  shortage.host = need.host;
+  shortage.budget = Arithmetic(measurement);
+  shortage.kept = kept.device;
+  shortage.waiters = queue_.size();
+  shortage.host_budget = options_.host_budget;
+  shortage.host_used = used_host_;
+  shortage.host_promised = PromisedHost();
+  shortage.host_kept = kept.host;
+  if (shortage.fits()) return shortage;
   const TimePoint now = clock_.Now();
   for (const auto& [id, reservation] : reservations_) {
-    const Bytes left = reservation.LeftDevice(now);
-    if (left <= Bytes(0)) continue;
-    holders += (holders.empty() ? "" : ", ") + reservation.stats.name + " (" + id + "): " +
-               std::to_string(left.value());
+    shortage.promises.push_back({id, reservation.stats.name, reservation.LeftDevice(now)});
   }
-  return ResourceExhausted(
-             "DEVICE_BUDGET_EXHAUSTED",
-             FormatBytes(size) + " asked, " + FormatBytes(budget.available) + " available = " +
-                 FormatBytes(budget.free) + " free - " + FormatBytes(budget.promised) +
-                 " promised - " + FormatBytes(budget.safety_reserve) + " safety reserve - " +
-                 FormatBytes(budget.pending) + " being created")
-      .With("requested_bytes", size.value())
-      .With("available_bytes", budget.available.value())
-      .With("total_bytes", budget.total.value())
-      .With("free_bytes", budget.free.value())
-      .With("resident_bytes", budget.resident.value())
-      .With("context_bytes", budget.context.value())
-      .With("other_bytes", budget.other.value())
-      .With("promised_bytes", budget.promised.value())
-      .With("safety_reserve_bytes", budget.safety_reserve.value())
-      .With("pending_bytes", budget.pending.value())
-      .With("reservations", holders);
+  return shortage;
 }
 
-Status Admission::Admit(Bytes size, const std::function<void(const BudgetStats&)>& grant) {
+Status Admission::Refuse(const Shortage& shortage) const {
+  return Refusal(shortage, holders_ == nullptr ? std::vector<MemoryHolder>() : holders_());
+}
+
+Status Admission::Admit(const Need& need, Place place,
+                        const std::function<void(const BudgetStats&)>& grant) {
+  Shortage shortage;
   for (int attempt = 1;; ++attempt) {
     TORPOR_ASSIGN_OR_RETURN(const auto measurement, measure_());
     MutexLock lock(mutex_);
-    const BudgetStats budget = Arithmetic(measurement);
-    if (size <= budget.available) {
-      grant(budget);
+    const Need kept = place == Place::kAfterAll
+                          ? Need{queue_.device(), queue_.host()}
+                          : Need{queue_.PatientlyAwaited(options_.patience, clock_.Now()), {}};
+    shortage = Compare(need, kept, measurement);
+    if (shortage.fits()) {
+      grant(shortage.budget);
       return Status::Ok();
     }
     // Returned to its promise, but not yet free for the measurement: counted twice.
-    if (returned_ != measurement.released && attempt < kMeasurements) continue;
-    return Refusal(size, budget);
+    if (returned_ == measurement.released || attempt == kMeasurements) break;
   }
+  return Refuse(shortage);
 }
 
 Result<Admission::Reservation*> Admission::FindLive(const std::string& id) {
@@ -156,9 +155,14 @@ Result<Admission::Reservation*> Admission::FindLive(const std::string& id) {
         .With("reservation", id);
   }
   if (it->second.Over(clock_.Now())) {
-    const bool released = it->second.released;
-    return FailedPrecondition(released ? "RESERVATION_RELEASED" : "RESERVATION_EXPIRED",
-                              "reservation " + id + (released ? " was released" : " has expired"))
+    const End end = it->second.end;
+    return FailedPrecondition(end == End::kReleased ? "RESERVATION_RELEASED"
+                              : end == End::kUnheld ? "RESERVATION_ENDED"
+                                                    : "RESERVATION_EXPIRED",
+                              "reservation " + id +
+                                  (end == End::kReleased ? " was released"
+                                   : end == End::kUnheld ? " ended with its last worker's session"
+                                                         : " has expired"))
         .With("reservation", id)
         .With("drawn_bytes", it->second.stats.drawn_device.value());
   }
@@ -170,19 +174,26 @@ Status Admission::Check(const std::string& id) {
   return FindLive(id).status();
 }
 
+Draw Admission::MakeDraw(Bytes size) {
+  granted_ += size;
+  Draw draw;
+  draw.admission_ = this;
+  draw.size_ = size;
+  return draw;
+}
+
 Result<Draw> Admission::DrawDevice(Bytes size, const std::string& id) {
   Draw draw;
-  draw.size_ = size;
   if (id.empty()) {
     if (options_.require_reservation) {
       return FailedPrecondition("RESERVATION_REQUIRED",
                                 "this daemon gives device memory under reservations only")
           .With("requested_bytes", size.value());
     }
-    TORPOR_RETURN_IF_ERROR(Admit(size, [&](const BudgetStats&) NO_THREAD_SAFETY_ANALYSIS {
-      granted_ += size;
-    }));
-    draw.admission_ = this;
+    TORPOR_RETURN_IF_ERROR(
+        Admit({size, {}}, Place::kPassing, [&](const BudgetStats&) NO_THREAD_SAFETY_ANALYSIS {
+          draw = MakeDraw(size);
+        }));
     return draw;
   }
   MutexLock lock(mutex_);
@@ -201,8 +212,7 @@ Result<Draw> Admission::DrawDevice(Bytes size, const std::string& id) {
         .With("reserved_bytes", reservation->stats.device.value());
   }
   reservation->stats.drawn_device += size;
-  granted_ += size;
-  draw.admission_ = this;
+  draw = MakeDraw(size);
   draw.promised_ = size;
   draw.reservation_ = id;
   return draw;
@@ -246,71 +256,21 @@ void Admission::ReturnDraw(Draw& draw) {
   } else {
     (draw.created_ ? returned_ : unused_) += draw.size_;
   }
+  Changed();
   const auto it = reservations_.find(draw.reservation_);
   if (it == reservations_.end()) return;
   ReservationStats& stats = it->second.stats;
   (draw.host_ ? stats.drawn_host : stats.drawn_device) -= draw.promised_;
-  if (draw.surrendered_ && !draw.host_) stats.surrendered_device += draw.promised_;
+  if (draw.surrendered_ && !draw.host_ && !stats.hold) stats.surrendered_device += draw.promised_;
 }
 
-Result<ReserveResult> Admission::Reserve(const std::string& name,
-                                         std::vector<ReservationPart> parts, Bytes host,
-                                         Duration ttl) {
-  TORPOR_RETURN_IF_ERROR(CheckName(name, "reservation name", "BAD_RESERVATION"));
-  if (ttl < milliseconds(1) || ttl > kMaxTtl) {
-    return InvalidArgument("BAD_TTL", "a reservation lives between 1 ms and 30 days")
-        .With("ttl_ms", std::chrono::duration_cast<milliseconds>(ttl).count());
-  }
-  if (parts.size() > kMaxParts) {
-    return InvalidArgument("BAD_RESERVATION", "a reservation has too many parts")
-        .With("parts", parts.size())
-        .With("limit", kMaxParts);
-  }
-  Bytes device{};
-  for (const ReservationPart& part : parts) {
-    TORPOR_RETURN_IF_ERROR(CheckName(part.name, "reservation part", "BAD_RESERVATION"));
-    if (part.device < Bytes(0) || part.device >= Bytes(int64_t{1} << 50)) {
-      return InvalidArgument("BAD_RESERVATION",
-                             "part " + part.name + " is negative or beyond 1 PiB")
-          .With("part", part.name)
-          .With("requested_bytes", part.device.value());
-    }
-    device += part.device;
-  }
-  if (host < Bytes(0) || (device == Bytes(0) && host == Bytes(0))) {
-    return InvalidArgument("BAD_RESERVATION", "a reservation wants more than 0 bytes")
-        .With("requested_bytes", device.value())
-        .With("requested_host_bytes", host.value());
-  }
-  ReserveResult result;
-  Status host_refusal;
-  TORPOR_RETURN_IF_ERROR(Admit(device, [&](const BudgetStats& budget) NO_THREAD_SAFETY_ANALYSIS {
-    ForgetOld();
-    const Bytes host_promised = PromisedHost();
-    const Bytes host_available = options_.host_budget - used_host_ - host_promised;
-    if (host > host_available) {
-      host_refusal = ResourceExhausted("HOST_POOL_EXHAUSTED",
-                                       "the host pool cannot promise " + FormatBytes(host))
-                         .With("requested_bytes", host.value())
-                         .With("available_bytes", host_available.value())
-                         .With("used_bytes", used_host_.value())
-                         .With("promised_bytes", host_promised.value())
-                         .With("budget_bytes", options_.host_budget.value());
-      return;
-    }
-    result.id = "r-" + std::to_string(next_reservation_++);
-    result.expires = clock_.Now() + ttl;
-    result.budget = budget;
-    ReservationStats& stats = reservations_[result.id].stats;
-    stats.id = result.id;
-    stats.name = name;
-    stats.parts = std::move(parts);
-    stats.device = device;
-    stats.host = host;
-    stats.expires = result.expires;
-  }));
-  if (!host_refusal.ok()) return host_refusal;
-  return result;
+Result<TimePoint> Admission::Renew(const std::string& id, Duration ttl) {
+  TORPOR_RETURN_IF_ERROR(CheckTtl(ttl));
+  MutexLock lock(mutex_);
+  TORPOR_ASSIGN_OR_RETURN(Reservation* const reservation, FindLive(id));
+  reservation->stats.expires = clock_.Now() + ttl;
+  Changed();
+  return reservation->stats.expires;
 }
 
 Result<Admission::Released> Admission::Release(const std::string& id) {
@@ -318,9 +278,31 @@ Result<Admission::Released> Admission::Release(const std::string& id) {
   TORPOR_ASSIGN_OR_RETURN(Reservation* const reservation, FindLive(id));
   const Released released{reservation->LeftDevice(clock_.Now()),
                           reservation->LeftHost(clock_.Now())};
-  reservation->released = true;
+  reservation->end = End::kReleased;
   reservation->stats.expires = std::min(reservation->stats.expires, clock_.Now());
+  Changed();
   return released;
+}
+
+Status Admission::AddHolder(const std::string& id) {
+  MutexLock lock(mutex_);
+  TORPOR_ASSIGN_OR_RETURN(Reservation* const reservation, FindLive(id));
+  ++reservation->stats.holders;
+  return Status::Ok();
+}
+
+bool Admission::RemoveHolder(const std::string& id) {
+  MutexLock lock(mutex_);
+  const auto it = reservations_.find(id);
+  if (it == reservations_.end()) return false;
+  Reservation& reservation = it->second;
+  const bool ends =
+      --reservation.stats.holders == 0 && !reservation.stats.keep && !reservation.Over(clock_.Now());
+  if (!ends) return false;
+  reservation.end = End::kUnheld;
+  reservation.stats.expires = clock_.Now();
+  Changed();
+  return true;
 }
 
 Result<BudgetStats> Admission::Budget() {

@@ -6,6 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "daemon/admission/draw.h"
+#include "daemon/admission/refusal.h"
+#include "daemon/admission/reservation.h"
+#include "daemon/admission/wait_queue.h"
 #include "daemon/memory/device_memory.h"
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
@@ -14,111 +18,58 @@
 
 namespace torpor {
 
-class Admission;
-
-// Bytes that were granted to one extent or image; given back when destroyed. Move-only; not
-// thread-safe. The Admission must outlive it.
-class Draw {
- public:
-  Draw() = default;
-  Draw(Draw&& other) noexcept { *this = std::move(other); }
-  Draw& operator=(Draw&& other) noexcept;
-  ~Draw() { Return(); }
-
-  Bytes size() const { return size_; }
-  // A draw of its own for `size` of these bytes.
-  Draw Split(Bytes size);
-  // The DeviceMemory created the bytes; its measurements count them from there on.
-  void MarkCreated() { created_ = true; }
-  // The promise of the reservation goes with the bytes: they return to the free budget, not to it.
-  void Surrender() { surrendered_ = true; }
-  void Return();
-
- private:
-  friend class Admission;
-  Admission* admission_ = nullptr;
-  bool host_ = false;
-  Bytes size_{};
-  Bytes promised_{};  // as much of it came out of the reservation
-  std::string reservation_;
-  bool created_ = false;
-  bool surrendered_ = false;
-};
-
-struct ReservationPart {
-  std::string name;
-  Bytes device{};
-};
-
-struct ReservationStats {
-  std::string id;
-  std::string name;
-  std::vector<ReservationPart> parts;
-  Bytes device{};
-  Bytes drawn_device{};
-  Bytes surrendered_device{};  // drawn once, and gone with a sleep
-  Bytes host{};
-  Bytes drawn_host{};
-  TimePoint expires{};
-};
-
-// The arithmetic of a grant or refusal.
-struct BudgetStats {
-  Bytes total{};
-  Bytes free{};
-  Bytes resident{};
-  Bytes context{};
-  Bytes other{};
-  Bytes promised{};
-  Bytes safety_reserve{};
-  // Granted and not yet created, or released and not yet given back.
-  Bytes pending{};
-  Bytes available{};
-  Bytes overcommitted{};
-};
-
-struct ReserveResult {
-  std::string id;
-  TimePoint expires{};
-  BudgetStats budget;
-};
-
 // Decides who may have device memory and room in the host pool. A reservation is a promise: its
-// bytes are kept from everyone who does not present it, until they are drawn, it expires or is
-// released. Memory of a freed extent returns to the promise it came from; memory of a sleeping one
-// goes to the free budget.
+// bytes are kept from everyone who does not present it, until they are drawn, it expires or ends.
+// Memory of a freed extent returns to the promise it came from; memory of a sleeping one goes to the
+// free budget, unless the reservation holds it.
 //
 // Whoever creates device memory holds a draw for it from before the creation until after the
 // release. So a measurement, which is older than the books by the time it is used, can be set right
 // by its own sums of what was created and released: nothing is granted twice.
 //
-// Thread-safe. The measurement runs without any lock of this class.
+// The queue: those that wait have nothing, and get everything they asked for at once, in the order
+// in which they came. Nobody takes what those before him in the queue need; a reservation that does
+// not wait comes after all of them. Allocations and wakes that do not wait pass the queue, but leave
+// what the first waiter needs once it has been the first for `patience`. What is drawn from a
+// reservation, and host memory for a sleep, is not affected.
+//
+// Thread-safe. Measurements, callbacks and answers run without any lock of this class.
 class Admission {
  public:
+  static constexpr size_t kMaxWaiters = 1024;
+
   struct Options {
     Bytes safety_reserve{};
     Bytes host_budget{};
     bool require_reservation = false;
+    Duration patience = seconds(2);
   };
   using Measure = std::function<Result<DeviceMemory::Measurement>()>;
+  using Holders = std::function<std::vector<MemoryHolder>()>;
 
-  Admission(Options options, Measure measure, const Clock& clock)
-      : options_(options), measure_(std::move(measure)), clock_(clock) {}
+  // `holders`: workers with device memory, for refusals.
+  Admission(Options options, Measure measure, const Clock& clock, Holders holders = nullptr)
+      : options_(options),
+        measure_(std::move(measure)),
+        clock_(clock),
+        holders_(std::move(holders)) {}
 
   // At once, all or none.
-  //   RESOURCE_EXHAUSTED DEVICE_BUDGET_EXHAUSTED with the arithmetic; RESERVATION_TOO_SMALL
+  //   RESOURCE_EXHAUSTED DEVICE_BUDGET_EXHAUSTED and NEVER_FITS with the arithmetic,
+  //   RESERVATION_TOO_SMALL
   //   NOT_FOUND UNKNOWN_RESERVATION; FAILED_PRECONDITION RESERVATION_EXPIRED, RESERVATION_RELEASED,
-  //   RESERVATION_REQUIRED
+  //   RESERVATION_ENDED, RESERVATION_REQUIRED
   Result<Draw> DrawDevice(Bytes size, const std::string& reservation) EXCLUDES(mutex_);
   // What the reservation has not promised comes from the free pool. A reservation that is over
   // promises nothing. RESOURCE_EXHAUSTED HOST_POOL_EXHAUSTED.
   Result<Draw> DrawHost(Bytes size, const std::string& reservation) EXCLUDES(mutex_);
 
-  // INVALID_ARGUMENT BAD_RESERVATION, BAD_TTL; RESOURCE_EXHAUSTED DEVICE_BUDGET_EXHAUSTED,
-  // HOST_POOL_EXHAUSTED.
-  Result<ReserveResult> Reserve(const std::string& name, std::vector<ReservationPart> parts,
-                                Bytes host, Duration ttl) EXCLUDES(mutex_);
-  // Gives the promises that came free.
+  // INVALID_ARGUMENT BAD_RESERVATION, BAD_TTL; RESOURCE_EXHAUSTED NEVER_FITS,
+  // DEVICE_BUDGET_EXHAUSTED, HOST_POOL_EXHAUSTED.
+  Result<ReserveResult> Reserve(const ReservationSpec& spec) EXCLUDES(mutex_);
+  // Counts the time from now on. Errors of Check, and BAD_TTL.
+  Result<TimePoint> Renew(const std::string& id, Duration ttl) EXCLUDES(mutex_);
+  // Gives the promises that came free. Errors of Check.
   struct Released {
     Bytes device{};
     Bytes host{};
@@ -126,37 +77,91 @@ class Admission {
   Result<Released> Release(const std::string& id) EXCLUDES(mutex_);
   // OK while `id` can be drawn on.
   Status Check(const std::string& id) EXCLUDES(mutex_);
+  // A session draws on it from now on. Errors of Check.
+  Status AddHolder(const std::string& id) EXCLUDES(mutex_);
+  // The session has ended. True if the reservation ended with it.
+  bool RemoveHolder(const std::string& id) EXCLUDES(mutex_);
+
+  // --- Waiting. `ticket` is the caller's name for its wait: a new one each time.
+
+  uint64_t NewTicket() EXCLUDES(mutex_);
+  // As Reserve, but waits for what is short until `deadline`. Calls `done` once, now or later, on
+  // any thread.
+  //   DEADLINE_EXCEEDED RESERVATION_DEADLINE with the arithmetic; RESOURCE_EXHAUSTED QUEUE_FULL; what
+  //   ends the wait from outside
+  void ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimePoint deadline,
+                    std::function<void(Result<ReserveResult>)> done) EXCLUDES(mutex_);
+  // A draw on the free budget for the worker `id`, called `name`. Always waits for its turn: to be
+  // called after DrawDevice has refused.
+  //   DEADLINE_EXCEEDED ALLOCATION_DEADLINE; otherwise as ReserveAsync
+  struct Allocator {
+    std::string id;
+    std::string name;
+  };
+  void DrawDeviceAsync(uint64_t ticket, Bytes size, const Allocator& worker, TimePoint deadline,
+                       std::function<void(Result<Draw>)> done) EXCLUDES(mutex_);
+  // End waits with `why`, before they return. Tickets that do not wait (any more) are passed over.
+  void CancelWait(uint64_t ticket, const Status& why) EXCLUDES(mutex_);
+  void CancelWaitsOf(const std::string& worker, const Status& why) EXCLUDES(mutex_);
+  // Ends all, and refuses new ones.
+  void StopWaiting(const Status& why) EXCLUDES(mutex_);
+
+  // Serves the queue until StopWaiting: whenever something returned, and every now and then while
+  // someone waits, since memory also comes free without anyone saying so. To be run by one thread.
+  void ServeQueue() EXCLUDES(mutex_);
+  // One round of it.
+  void ServeOnce() EXCLUDES(mutex_);
 
   Result<BudgetStats> Budget() EXCLUDES(mutex_);
   std::vector<ReservationStats> Reservations() const EXCLUDES(mutex_);
+  std::vector<WaiterStats> Queue() const EXCLUDES(mutex_);
   Bytes promised_host() const EXCLUDES(mutex_);
 
  private:
   friend class Draw;
+  enum class End : uint8_t { kNone, kReleased, kUnheld };
   struct Reservation {
     ReservationStats stats;
-    bool released = false;
+    End end = End::kNone;
     Bytes LeftDevice(TimePoint now) const;
     Bytes LeftHost(TimePoint now) const;
-    bool Over(TimePoint now) const { return released || stats.expires <= now; }
+    bool Over(TimePoint now) const { return end != End::kNone || stats.expires <= now; }
   };
+  struct Need {
+    Bytes device{};
+    Bytes host{};
+  };
+  enum class Place : uint8_t { kAfterAll, kPassing };
 
   void ReturnDraw(Draw& draw) EXCLUDES(mutex_);
   // Never more than there is, whatever was created, released, drawn or returned since the
   // measurement.
   BudgetStats Arithmetic(const DeviceMemory::Measurement& measurement) const REQUIRES(mutex_);
-  // Runs `grant` under the lock if `size` fits. A refusal rests on a measurement after which nothing
+  // What `need` meets when `kept` of what is available belongs to others.
+  Shortage Compare(const Need& need, const Need& kept,
+                   const DeviceMemory::Measurement& measurement) const REQUIRES(mutex_);
+  // Runs `grant` under the lock if `need` fits. A refusal rests on a measurement after which nothing
   // was returned, or on the last of a few.
-  Status Admit(Bytes size, const std::function<void(const BudgetStats&)>& grant) EXCLUDES(mutex_);
-  Status Refusal(Bytes size, const BudgetStats& budget) const REQUIRES(mutex_);
+  Status Admit(const Need& need, Place place, const std::function<void(const BudgetStats&)>& grant)
+      EXCLUDES(mutex_);
+  Status Refuse(const Shortage& shortage) const EXCLUDES(mutex_);
+  // Puts `waiter` into the queue, or says why not.
+  Status Enqueue(Waiter& waiter) EXCLUDES(mutex_);
+  std::function<void()> Grant(Waiter waiter, const BudgetStats& budget) REQUIRES(mutex_);
+  void EndWaits(const std::function<bool(const Waiter&)>& which, const Status& why)
+      EXCLUDES(mutex_);
+  ReserveResult Make(const ReservationSpec& spec, const BudgetStats& budget) REQUIRES(mutex_);
+  Draw MakeDraw(Bytes size) REQUIRES(mutex_);
   Result<Reservation*> FindLive(const std::string& id) REQUIRES(mutex_);
   Bytes PromisedDevice() const REQUIRES(mutex_);
   Bytes PromisedHost() const REQUIRES(mutex_);
   void ForgetOld() REQUIRES(mutex_);
+  void Changed() REQUIRES(mutex_);
 
   const Options options_;
   const Measure measure_;
   const Clock& clock_;
+  const Holders holders_;
   mutable Mutex mutex_;
   std::map<std::string, Reservation> reservations_ GUARDED_BY(mutex_);
   uint64_t next_reservation_ GUARDED_BY(mutex_) = 1;
@@ -166,6 +171,12 @@ class Admission {
   Bytes unused_ GUARDED_BY(mutex_){};    // given back without creation
   Bytes returned_ GUARDED_BY(mutex_){};  // given back after it
   Bytes used_host_ GUARDED_BY(mutex_){};
+
+  WaitQueue queue_ GUARDED_BY(mutex_);
+  uint64_t next_ticket_ GUARDED_BY(mutex_) = 1;
+  CondVar wake_server_;
+  bool changed_ GUARDED_BY(mutex_) = false;  // since the last round
+  Status stopped_ GUARDED_BY(mutex_);        // not OK: nobody waits any more, and why
 };
 
 }  // namespace torpor

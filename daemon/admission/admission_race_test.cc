@@ -65,7 +65,7 @@ class AdmissionRaceTest : public ::testing::Test {
   }
   int AvailableUnits() { return static_cast<int>(admission_.Budget()->available / kUnit); }
   std::string Reserve(int units) {
-    return admission_.Reserve("job", {{"all", kUnit * units}}, Bytes(0), seconds(60))->id;
+    return admission_.Reserve({"job", {{"all", kUnit * units}}, Bytes(0), seconds(60)})->id;
   }
 
   std::unique_ptr<HostDriver> driver_ =
@@ -149,12 +149,15 @@ TEST_F(AdmissionRaceTest, DrawsAndPromisesNeverExceedTheDevice) {
       case 0:
       case 1: {
         auto draw = admission_.DrawDevice(size, any_reservation());
-        if (draw.ok()) grants.push_back({*std::move(draw), nullptr, Grant::kDrawn});
-        refusals += draw.ok() ? 0 : 1;
+        if (!draw.ok()) {
+          ++refusals;
+          return;
+        }
+        grants.push_back({*std::move(draw), nullptr, Grant::kDrawn});
         return;
       }
       case 2: {
-        auto reserved = admission_.Reserve("job", {{"all", size}}, Bytes(0), seconds(60));
+        auto reserved = admission_.Reserve({"job", {{"all", size}}, Bytes(0), seconds(60)});
         if (reserved.ok()) reservations.push_back(reserved->id);
         return;
       }
@@ -204,6 +207,7 @@ TEST_F(AdmissionRaceTest, DrawsAndPromisesNeverExceedTheDevice) {
 TEST_F(AdmissionRaceTest, ManyThreadsNeverRunOutOfWhatTheyWereGranted) {
   std::atomic<int> granted{0};
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (uint32_t t = 0; t < 4; ++t) {
     threads.emplace_back([this, t, &granted] {
       std::mt19937 random(t);
@@ -211,7 +215,7 @@ TEST_F(AdmissionRaceTest, ManyThreadsNeverRunOutOfWhatTheyWereGranted) {
         const int units = static_cast<int>(1 + random() % 24);
         std::string id;
         if (random() % 2 == 0) {
-          auto reserved = admission_.Reserve("job", {{"all", kUnit * units}}, Bytes(0), seconds(60));
+          auto reserved = admission_.Reserve({"job", {{"all", kUnit * units}}, Bytes(0), seconds(60)});
           if (!reserved.ok()) continue;
           id = reserved->id;
         }

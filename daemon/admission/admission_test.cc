@@ -39,7 +39,7 @@ class AdmissionTest : public ::testing::Test {
     memory.draw.Return();
   }
   std::string Reserve(Bytes device, Bytes host = Bytes(0), Duration ttl = seconds(60)) {
-    return admission_->Reserve("job", {{"weights", device}}, host, ttl)->id;
+    return admission_->Reserve({"job", {{"weights", device}}, host, ttl})->id;
   }
   // Another process takes device memory.
   MemoryHandle GrowOther(Bytes size) { return *host_->Create(size); }
@@ -168,9 +168,9 @@ TEST_F(AdmissionTest, SurrenderedMemoryReturnsToTheFreeBudget) {
 // --- reservations
 
 TEST_F(AdmissionTest, PartsAreGrantedTogetherOrNotAtAll) {
-  const auto granted = admission_->Reserve(
+  const auto granted = admission_->Reserve({
       "job", {{"weights", MiB(30)}, {"kv_cache", MiB(20)}, {"workspace", MiB(0)}}, MiB(8),
-      seconds(60));
+      seconds(60)});
   ASSERT_THAT(granted, IsOk());
   EXPECT_EQ(granted->budget.available, MiB(60));  // before it
   EXPECT_EQ(granted->expires, clock_.Now() + seconds(60));
@@ -182,9 +182,9 @@ TEST_F(AdmissionTest, PartsAreGrantedTogetherOrNotAtAll) {
   EXPECT_EQ(stats.device, MiB(50));
   EXPECT_EQ(stats.host, MiB(8));
   EXPECT_THAT(
-      admission_->Reserve("b", {{"weights", MiB(5)}, {"kv_cache", MiB(6)}}, Bytes(0), seconds(1)),
+      admission_->Reserve({"b", {{"weights", MiB(5)}, {"kv_cache", MiB(6)}}, Bytes(0), seconds(1)}),
       HasReason("DEVICE_BUDGET_EXHAUSTED"));
-  EXPECT_THAT(admission_->Reserve("b", {{"weights", MiB(5)}}, MiB(9), seconds(1)),
+  EXPECT_THAT(admission_->Reserve({"b", {{"weights", MiB(5)}}, MiB(9), seconds(1)}),
               HasReason("HOST_POOL_EXHAUSTED"));
   EXPECT_EQ(admission_->Reservations().size(), 1u);
   EXPECT_EQ(Available(), MiB(10));
@@ -193,7 +193,7 @@ TEST_F(AdmissionTest, PartsAreGrantedTogetherOrNotAtAll) {
 TEST_F(AdmissionTest, BadReservationsAreRefusedWithTheirReason) {
   const auto reserve = [this](const std::string& name, std::vector<ReservationPart> parts,
                               Bytes host, Duration ttl) {
-    return admission_->Reserve(name, std::move(parts), host, ttl).status();
+    return admission_->Reserve({name, std::move(parts), host, ttl}).status();
   };
   const Bytes petabyte(int64_t{1} << 50);
   EXPECT_THAT(reserve("", {{"a", MiB(1)}}, MiB(0), seconds(1)), HasReason("BAD_RESERVATION"));
@@ -211,8 +211,8 @@ TEST_F(AdmissionTest, BadReservationsAreRefusedWithTheirReason) {
   // Absurd, but a size: nothing overflows on the way to the refusal.
   EXPECT_THAT(reserve("a", std::vector<ReservationPart>(64, {"a", petabyte - Bytes(1)}), MiB(0),
                       seconds(1)),
-              HasReason("DEVICE_BUDGET_EXHAUSTED"));
-  EXPECT_THAT(reserve("a", {}, Bytes(INT64_MAX), seconds(1)), HasReason("HOST_POOL_EXHAUSTED"));
+              HasReason("NEVER_FITS"));
+  EXPECT_THAT(reserve("a", {}, Bytes(INT64_MAX), seconds(1)), HasReason("NEVER_FITS"));
   EXPECT_TRUE(admission_->Reservations().empty());
 }
 
@@ -279,6 +279,80 @@ TEST_F(AdmissionTest, TheEndOfAReservationIsRememberedForAWhile) {
   EXPECT_THAT(admission_->Check(drawn_on), HasReason("RESERVATION_EXPIRED"));
 }
 
+TEST_F(AdmissionTest, released_twice) {
+  const std::string id = Reserve(MiB(20));
+  Draw drawn = *admission_->DrawDevice(MiB(5), id);
+  ASSERT_THAT(admission_->Release(id), IsOk());
+  const auto again = admission_->Release(id);
+  ASSERT_THAT(again, HasReason("RESERVATION_RELEASED"));
+  EXPECT_THAT(again, HasCode(Code::kFailedPrecondition));
+  EXPECT_EQ(again.status().Number("drawn_bytes"), MiB(5).value());
+  EXPECT_EQ(Available(), MiB(55));  // once
+  EXPECT_THAT(admission_->Renew(id, seconds(60)), HasReason("RESERVATION_RELEASED"));
+}
+
+TEST_F(AdmissionTest, RenewalCountsFromNow) {
+  const std::string id = Reserve(MiB(20), MiB(0), seconds(10));
+  clock_.Advance(seconds(9));
+  const auto renewed = admission_->Renew(id, seconds(5));
+  ASSERT_THAT(renewed, IsOk());
+  EXPECT_EQ(*renewed, clock_.Now() + seconds(5));
+  clock_.Advance(seconds(4));
+  EXPECT_THAT(admission_->Check(id), IsOk());
+  EXPECT_THAT(admission_->Renew(id, seconds(0)), HasReason("BAD_TTL"));
+  clock_.Advance(seconds(1));
+  EXPECT_THAT(admission_->Renew(id, seconds(5)), HasReason("RESERVATION_EXPIRED"));
+  EXPECT_THAT(admission_->Renew("r-9", seconds(5)), HasReason("UNKNOWN_RESERVATION"));
+}
+
+TEST_F(AdmissionTest, HeldMemoryReturnsToItsPromiseFromASleep) {
+  ReservationSpec spec{"job", {{"weights", MiB(20)}}, MiB(0), seconds(60)};
+  spec.hold = true;
+  const std::string id = admission_->Reserve(spec)->id;
+  Memory memory = Create(*admission_->DrawDevice(MiB(20), id));
+  memory.draw.Surrender();
+  End(memory);
+  EXPECT_EQ(Available(), MiB(40));
+  EXPECT_EQ(admission_->Reservations()[0].surrendered_device, MiB(0));
+  EXPECT_TRUE(admission_->Reservations()[0].hold);
+  EXPECT_THAT(admission_->DrawDevice(MiB(20), id), IsOk());
+  // Not drawn, so an expiry takes it.
+  clock_.Advance(seconds(60));
+  EXPECT_EQ(Available(), MiB(60));
+}
+
+TEST_F(AdmissionTest, AReservationEndsWithItsLastHolder) {
+  const std::string id = Reserve(MiB(20));
+  EXPECT_THAT(admission_->AddHolder("r-9"), HasReason("UNKNOWN_RESERVATION"));
+  ASSERT_THAT(admission_->AddHolder(id), IsOk());
+  ASSERT_THAT(admission_->AddHolder(id), IsOk());
+  EXPECT_EQ(admission_->Reservations()[0].holders, 2);
+  EXPECT_FALSE(admission_->RemoveHolder(id));
+  EXPECT_THAT(admission_->Check(id), IsOk());
+  EXPECT_TRUE(admission_->RemoveHolder(id));
+  EXPECT_THAT(admission_->Check(id), HasReason("RESERVATION_ENDED"));
+  EXPECT_THAT(admission_->AddHolder(id), HasReason("RESERVATION_ENDED"));
+  EXPECT_THAT(admission_->Release(id), HasReason("RESERVATION_ENDED"));
+  EXPECT_EQ(Available(), MiB(60));
+}
+
+TEST_F(AdmissionTest, AKeptReservationOutlivesItsHolders) {
+  ReservationSpec spec{"job", {{"weights", MiB(20)}}, MiB(0), seconds(60)};
+  spec.keep = true;
+  const std::string id = admission_->Reserve(spec)->id;
+  ASSERT_THAT(admission_->AddHolder(id), IsOk());
+  Memory memory = Create(*admission_->DrawDevice(MiB(20), id));
+  End(memory);
+  EXPECT_FALSE(admission_->RemoveHolder(id));
+  EXPECT_EQ(Available(), MiB(40));
+  ASSERT_THAT(admission_->AddHolder(id), IsOk());
+  EXPECT_THAT(admission_->DrawDevice(MiB(20), id), IsOk());
+  // Not beyond its time.
+  clock_.Advance(seconds(60));
+  EXPECT_FALSE(admission_->RemoveHolder(id));
+  EXPECT_THAT(admission_->Check(id), HasReason("RESERVATION_EXPIRED"));
+}
+
 // --- other processes
 
 TEST_F(AdmissionTest, NothingIsPromisedWhileBrokenPromisesAreOutstanding) {
@@ -289,10 +363,10 @@ TEST_F(AdmissionTest, NothingIsPromisedWhileBrokenPromisesAreOutstanding) {
   EXPECT_EQ(budget.available, MiB(0));
   EXPECT_EQ(budget.other, MiB(30));
   EXPECT_THAT(admission_->DrawDevice(MiB(1), ""), HasReason("DEVICE_BUDGET_EXHAUSTED"));
-  EXPECT_THAT(admission_->Reserve("b", {{"a", MiB(1)}}, MiB(0), seconds(1)),
+  EXPECT_THAT(admission_->Reserve({"b", {{"a", MiB(1)}}, MiB(0), seconds(1)}),
               HasReason("DEVICE_BUDGET_EXHAUSTED"));
   // Host memory alone is another matter.
-  EXPECT_THAT(admission_->Reserve("b", {}, MiB(1), seconds(1)), IsOk());
+  EXPECT_THAT(admission_->Reserve({"b", {}, MiB(1), seconds(1)}), IsOk());
   EXPECT_THAT(host_->Release(other), IsOk());
   EXPECT_EQ(admission_->Budget()->overcommitted, MiB(0));
   EXPECT_EQ(Available(), MiB(20));

@@ -67,7 +67,8 @@ Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& op
                  driver.device().total),
       admission_({options.safety_reserve, options.host_pool - options.host_pool % HostPool::kUnit,
                   options.require_reservation},
-                 [this] { return memory_.Measure(); }, clock),
+                 [this] { return memory_.Measure(); }, clock,
+                 [this] { return inventory_.Holders(); }),
       pool_(driver, options.host_pool),
       context_{memory_,  inventory_, admission_, pool_, nullptr,
                keeper,   directory_, &tasks_,    options.worker_deadline,
@@ -80,6 +81,7 @@ Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const
   core->context_.transfer = core->transfer_.get();
   TORPOR_ASSIGN_OR_RETURN(
       core->server_, WorkerServer::Start(options.worker_socket, options.socket_mode, *core));
+  core->queue_ = std::thread([raw = core.get()] { raw->admission_.ServeQueue(); });
   return core;
 }
 
@@ -89,8 +91,11 @@ Core::~Core() {
 }
 
 void Core::Stop() {
-  directory_.EndAll(Unavailable("DAEMON_STOPPING", "the daemon is stopping"));
+  const Status stopping = Unavailable("DAEMON_STOPPING", "the daemon is stopping");
+  admission_.StopWaiting(stopping);
+  directory_.EndAll(stopping);
   server_.reset();
+  if (queue_.joinable()) queue_.join();
 }
 
 // --- control plane
@@ -183,21 +188,37 @@ Result<UsageReport> Core::Usage() {
   report.pool_promised = admission_.promised_host();
   report.workers = inventory_.Snapshot();
   report.reservations = admission_.Reservations();
+  report.queue = admission_.Queue();
   return report;
 }
 
-Result<ReserveResult> Core::Reserve(const std::string& name,
-                                    const std::vector<ReservationPart>& parts, Bytes host,
-                                    Duration ttl) {
-  TORPOR_ASSIGN_OR_RETURN(ReserveResult result, admission_.Reserve(name, parts, host, ttl));
-  Bytes device{};
-  for (const ReservationPart& part : parts) device += part.device;
-  if (const Status recorded = keeper_.Record(ReservationMade{result.id, name, device, host});
+Result<ReserveResult> Core::RecordMade(const ReservationSpec& spec, Result<ReserveResult> made) {
+  if (!made.ok()) return made;
+  if (const Status recorded =
+          keeper_.Record(ReservationMade{made->id, spec.name, spec.device(), spec.host,
+                                         made->expires, spec.hold, spec.keep});
       !recorded.ok()) {
-    (void)admission_.Release(result.id);
+    (void)admission_.Release(made->id);
     return recorded;
   }
-  return result;
+  return made;
+}
+
+Result<ReserveResult> Core::Reserve(const ReservationSpec& spec) {
+  return RecordMade(spec, admission_.Reserve(spec));
+}
+
+void Core::ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimePoint deadline,
+                        const std::function<void(Result<ReserveResult>)>& done) {
+  admission_.ReserveAsync(ticket, spec, deadline, [this, spec, done](Result<ReserveResult> made) {
+    done(RecordMade(spec, std::move(made)));
+  });
+}
+
+Result<TimePoint> Core::Renew(const std::string& reservation, Duration ttl) {
+  TORPOR_ASSIGN_OR_RETURN(const TimePoint expires, admission_.Renew(reservation, ttl));
+  TORPOR_RETURN_IF_ERROR(keeper_.Record(ReservationRenewed{reservation, expires}));
+  return expires;
 }
 
 Result<Admission::Released> Core::Release(const std::string& reservation) {
@@ -224,12 +245,12 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
     return InvalidArgument("BAD_QUIESCE_MODE", "there is no such way to quiet a worker")
         .With("quiesce", static_cast<int>(hello.quiesce));
   }
-  if (!hello.reservation.empty()) TORPOR_RETURN_IF_ERROR(admission_.Check(hello.reservation));
   WorkerInfo info;
   info.name = hello.name;
   info.peer = peer;
   info.quiesce = hello.quiesce;
   info.reservation = hello.reservation;
+  if (!info.reservation.empty()) TORPOR_RETURN_IF_ERROR(admission_.AddHolder(info.reservation));
   wire::HelloReply reply;
   reply.worker = inventory_.AddWorker(info);
   reply.secret = RandomSecret();
@@ -242,6 +263,7 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
           keeper_.Record(SessionOpened{reply.worker, hello.name, reply.secret});
       !recorded.ok()) {
     inventory_.Remove(reply.worker);
+    LeaveReservation(info);
     return recorded;
   }
   // Before its first operation can tell of itself.
@@ -255,11 +277,22 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
   return reply;
 }
 
+void Core::LeaveReservation(const WorkerInfo& info) {
+  if (info.reservation.empty() || !admission_.RemoveHolder(info.reservation)) return;
+  log::Info("reservation {} ends with its last worker's session", info.reservation);
+  if (const Status recorded = keeper_.Record(ReservationReleased{info.reservation});
+      !recorded.ok()) {
+    log::Error("end of reservation {} is not recorded: {}", info.reservation, recorded);
+  }
+}
+
 void Core::OnGone(WorkerId worker, const Status& why) {
   log::Info("worker {} is gone: {}", WorkerName(worker), why);
   directory_.Remove(worker);
+  admission_.CancelWaitsOf(WorkerName(worker), why);
   const std::optional<WorkerInfo> info = inventory_.FindWorker(worker);
   EndExtents(context_, inventory_.Close(worker));
+  if (info.has_value()) LeaveReservation(*info);
   inventory_.Remove(worker);
   if (const Status recorded = keeper_.Record(SessionClosed{worker}); !recorded.ok()) {
     log::Error("worker {}: end of session is not recorded: {}", WorkerName(worker), recorded);

@@ -1,9 +1,11 @@
 #ifndef TORPOR_DAEMON_CORE_CORE_H_
 #define TORPOR_DAEMON_CORE_CORE_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "daemon/admission/admission.h"
@@ -55,6 +57,7 @@ struct UsageReport {
   Bytes pool_promised{};
   std::vector<WorkerStats> workers;
   std::vector<ReservationStats> reservations;
+  std::vector<WaiterStats> queue;  // in its order
 };
 
 // One daemon's worth of everything, without flags and without gRPC: owns the books, the pool and the
@@ -87,8 +90,16 @@ class Core final : public WorkerServer::Handler {
   Result<std::vector<WorkerOutcome>> Sleep(const SleepCommand& command);
   Result<std::vector<WorkerOutcome>> WakeUp(const WakeCommand& command);
   Result<UsageReport> Usage();
-  Result<ReserveResult> Reserve(const std::string& name, const std::vector<ReservationPart>& parts,
-                                Bytes host, Duration ttl);
+  Result<ReserveResult> Reserve(const ReservationSpec& spec);
+  // Waits in the queue until `deadline`, by the core's clock, and holds no thread meanwhile. Calls
+  // `done` once, now or later, on any thread. CancelWait ends the wait of this ticket.
+  void ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimePoint deadline,
+                    const std::function<void(Result<ReserveResult>)>& done);
+  uint64_t NewTicket() { return admission_.NewTicket(); }
+  void CancelWait(uint64_t ticket, const Status& why) { admission_.CancelWait(ticket, why); }
+  // Ends all waits and takes no new ones.
+  void StopWaiting(const Status& why) { admission_.StopWaiting(why); }
+  Result<TimePoint> Renew(const std::string& reservation, Duration ttl);
   Result<Admission::Released> Release(const std::string& reservation);
   EventLog& events() { return events_; }
 
@@ -102,9 +113,13 @@ class Core final : public WorkerServer::Handler {
                  net::Frame request) override;
   void OnGone(WorkerId worker, const Status& why) override;
 
-  // The worker's own requests; worker_requests.cc.
-  wire::AllocateReply OwnAllocate(WorkerId worker, const wire::Allocate& request,
-                                  std::vector<ExtentPtr>& extents);
+  // The worker's own requests; worker_requests.cc, and own_allocate.cc.
+  struct Allocation;
+  void OwnAllocate(WorkerId worker, const std::shared_ptr<wire::Channel>& channel, uint64_t request,
+                   const wire::Allocate& message);
+  void WaitInQueue(const std::shared_ptr<Allocation>& allocation);
+  void RetryAllocation(const std::shared_ptr<Allocation>& allocation);
+  void AnswerAllocation(const Allocation& allocation, Result<NewSegment> segment);
   wire::FreeReply OwnFree(WorkerId worker, const wire::Free& request);
   wire::SleepReply OwnSleep(WorkerId worker, const wire::Sleep& request);
   wire::SleepReply OwnWake(WorkerId worker, const wire::WakeUp& request);
@@ -112,6 +127,8 @@ class Core final : public WorkerServer::Handler {
   Status OwnQuiesce(WorkerId worker, const wire::SetQuiesce& request);
 
   Result<std::vector<WorkerId>> Select(const Selector& selector) const;
+  void LeaveReservation(const WorkerInfo& info);
+  Result<ReserveResult> RecordMade(const ReservationSpec& spec, Result<ReserveResult> made);
 
   Driver& driver_;
   Keeper& keeper_;
@@ -127,6 +144,7 @@ class Core final : public WorkerServer::Handler {
   OperationContext context_;
   Tasks tasks_;  // operations and rollbacks under way
   std::unique_ptr<WorkerServer> server_;
+  std::thread queue_;  // serves those that wait for memory
 };
 
 }  // namespace torpor

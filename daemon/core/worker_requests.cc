@@ -50,20 +50,7 @@ void Core::OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& chan
     case wire::Type::kAllocate: {
       const auto message = decode(wire::Allocate());
       if (!message.ok()) return;
-      std::vector<ExtentPtr> extents;
-      const wire::AllocateReply reply = OwnAllocate(worker, *message, extents);
-      std::vector<int> fds;
-      for (const ExtentPtr& extent : extents) fds.push_back(extent->fd());
-      const Status sent = channel->Answer(type, id, reply, fds);
-      if (!sent.ok() && reply.status.ok()) {
-        log::Warning("worker {}: cannot hand over segment {}: {}", WorkerName(worker),
-                     reply.segment.value(), sent);
-        extents.clear();
-        (void)FinishAllocation(context_, worker, reply.segment, sent);
-        wire::AllocateReply failed;
-        failed.status = sent;
-        answer(failed);
-      }
+      OwnAllocate(worker, channel, id, *message);
       return;
     }
     case wire::Type::kAllocated: {
@@ -126,24 +113,6 @@ void Core::OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& chan
       InvalidArgument("BAD_FRAME", "the worker asks what no worker can ask").With("type", type);
   log::Warning("worker {}: {}", WorkerName(worker), unknown);
   channel->End(unknown);
-}
-
-wire::AllocateReply Core::OwnAllocate(WorkerId worker, const wire::Allocate& request,
-                                      std::vector<ExtentPtr>& extents) {
-  wire::AllocateReply reply;
-  Result<NewSegment> segment = AllocateSegment(context_, worker, request.tag, request.size);
-  if (!segment.ok()) {
-    reply.status = segment.status();
-    log::Info("worker {}: no allocation of {} under {}: {}", WorkerName(worker),
-              request.size.value(), request.tag, reply.status);
-    return reply;
-  }
-  reply.segment = segment->placement.segment;
-  reply.offset = segment->placement.offset;
-  reply.size = segment->placement.size;
-  extents = std::move(segment->extents);
-  for (const ExtentPtr& extent : extents) reply.extents.push_back(Describe(extent));
-  return reply;
 }
 
 wire::FreeReply Core::OwnFree(WorkerId worker, const wire::Free& request) {

@@ -46,6 +46,10 @@ Status InProcessKeeper::Record(const JournalRecord& record) {
     void operator()(const ReservationMade& r) NO_THREAD_SAFETY_ANALYSIS {
       keeper.reservations_[r.id] = r;
     }
+    void operator()(const ReservationRenewed& r) NO_THREAD_SAFETY_ANALYSIS {
+      const auto it = keeper.reservations_.find(r.id);
+      if (it != keeper.reservations_.end()) it->second.expires = r.expires;
+    }
     void operator()(const ReservationReleased& r) NO_THREAD_SAFETY_ANALYSIS {
       keeper.reservations_.erase(r.id);
     }

@@ -4,6 +4,7 @@
 #include <string>
 #include <variant>
 
+#include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/base/units.h"
 
@@ -36,12 +37,19 @@ struct ReservationMade {
   std::string name;
   Bytes device{};
   Bytes host{};
+  TimePoint expires{};  // of the machine's monotonic clock
+  bool hold = false;
+  bool keep = false;
 };
-struct ReservationReleased {
+struct ReservationRenewed {
+  std::string id;
+  TimePoint expires{};
+};
+struct ReservationReleased {  // or over for another reason than time
   std::string id;
 };
 using JournalRecord = std::variant<SessionOpened, SessionClosed, SegmentRecorded, SegmentFreed,
-                                   ReservationMade, ReservationReleased>;
+                                   ReservationMade, ReservationRenewed, ReservationReleased>;
 
 // Custody of what must outlive the daemon: descriptors of extents, and the journal.
 //

@@ -157,6 +157,19 @@ std::vector<WorkerStats> Inventory::Snapshot() const {
   return all;
 }
 
+std::vector<MemoryHolder> Inventory::Holders() const {
+  MutexLock lock(mutex_);
+  std::vector<MemoryHolder> holders;
+  for (const auto& [id, worker] : workers_) {
+    Bytes sum{};
+    for (const auto& [tag, arena] : worker.arenas) {
+      for (const auto& [offset, extent] : arena->extents()) sum += extent->size();
+    }
+    holders.push_back({WorkerName(id), worker.info.name, sum});
+  }
+  return holders;
+}
+
 std::vector<std::string> Inventory::AsleepTags(WorkerId id) const {
   MutexLock lock(mutex_);
   std::vector<std::string> tags;
@@ -219,10 +232,12 @@ std::vector<ExtentId> Inventory::NewExtentIds(size_t count) {
   return ids;
 }
 
-void Inventory::AddExtents(WorkerId id, const std::string& tag,
-                           const std::vector<ExtentPtr>& extents) {
+Status Inventory::AddExtents(WorkerId id, const std::string& tag,
+                             const std::vector<ExtentPtr>& extents) {
   MutexLock lock(mutex_);
-  if (Worker* const worker = Find(id)) worker->arenas.at(tag)->AddExtents(extents);
+  TORPOR_ASSIGN_OR_RETURN(Worker* const worker, FindOpen(id));
+  worker->arenas.at(tag)->AddExtents(extents);
+  return Status::Ok();
 }
 
 Result<Inventory::SegmentInfo> Inventory::Describe(WorkerId id, SegmentId segment_id) {

@@ -108,6 +108,8 @@ class Inventory {
   // Forgets a closed worker, once its extents have ended.
   void Remove(WorkerId id) EXCLUDES(mutex_);
   std::vector<WorkerStats> Snapshot() const EXCLUDES(mutex_);
+  // Each worker with the bytes of its extents.
+  std::vector<MemoryHolder> Holders() const EXCLUDES(mutex_);
   // Tags of the worker with a segment that has no memory.
   std::vector<std::string> AsleepTags(WorkerId id) const EXCLUDES(mutex_);
   bool HasTag(WorkerId id, const std::string& tag) const EXCLUDES(mutex_);
@@ -125,7 +127,8 @@ class Inventory {
   Result<Placement> Place(WorkerId worker, const std::string& tag, Bytes size) EXCLUDES(mutex_);
   // Ids for `ranges` of a placement or a plan.
   std::vector<ExtentId> NewExtentIds(size_t count) EXCLUDES(mutex_);
-  void AddExtents(WorkerId worker, const std::string& tag, const std::vector<ExtentPtr>& extents)
+  // UNAVAILABLE WORKER_GONE: it went since Place; they are not in the books.
+  Status AddExtents(WorkerId worker, const std::string& tag, const std::vector<ExtentPtr>& extents)
       EXCLUDES(mutex_);
   struct SegmentInfo {
     std::string tag;

@@ -39,7 +39,8 @@ class InventoryTest : public MemoryFixture {
   SegmentId Begin(const std::string& tag, int pages) {
     const auto placement = *inventory_.Place(worker_, tag, Pages(pages));
     EXPECT_FALSE(placement.mapped);
-    inventory_.AddExtents(worker_, tag, Create({{placement.offset, placement.size}}));
+    EXPECT_THAT(inventory_.AddExtents(worker_, tag, Create({{placement.offset, placement.size}})),
+                IsOk());
     return placement.segment;
   }
   SegmentId Allocate(const std::string& tag, int pages) {

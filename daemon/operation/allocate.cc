@@ -7,7 +7,8 @@
 namespace torpor {
 
 Result<NewSegment> AllocateSegment(const OperationContext& context, WorkerId worker,
-                                   const std::string& tag, Bytes size) {
+                                   const std::string& tag, Bytes size,
+                                   std::optional<Draw> granted) {
   NewSegment segment;
   TORPOR_ASSIGN_OR_RETURN(segment.placement, context.inventory.Place(worker, tag, size));
   const Inventory::Placement& placement = segment.placement;
@@ -16,9 +17,14 @@ Result<NewSegment> AllocateSegment(const OperationContext& context, WorkerId wor
         placement.segment, worker, tag, placement.offset, placement.size, JournalState::kResident}));
     return segment;
   }
-  const auto info = context.inventory.FindWorker(worker);
-  Result<Draw> draw = context.admission.DrawDevice(
-      placement.size, info.has_value() ? info->reservation : std::string());
+  const auto ask = [&] {
+    const auto info = context.inventory.FindWorker(worker);
+    return context.admission.DrawDevice(placement.size,
+                                        info.has_value() ? info->reservation : std::string());
+  };
+  Result<Draw> draw = granted.has_value() && granted->size() == placement.size
+                          ? Result<Draw>(*std::move(granted))
+                          : ask();
   Result<std::vector<ExtentPtr>> extents =
       draw.ok() ? CreateExtents(context, worker, {{placement.offset, placement.size}}, *draw)
                 : Result<std::vector<ExtentPtr>>(draw.status());
@@ -27,7 +33,11 @@ Result<NewSegment> AllocateSegment(const OperationContext& context, WorkerId wor
     return extents.status();
   }
   segment.extents = *std::move(extents);
-  context.inventory.AddExtents(worker, tag, segment.extents);
+  if (const Status added = context.inventory.AddExtents(worker, tag, segment.extents);
+      !added.ok()) {
+    EndExtents(context, std::move(segment.extents));
+    return added;
+  }
   return segment;
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -98,8 +99,11 @@ struct NewSegment {
   Inventory::Placement placement;
   std::vector<ExtentPtr> extents;
 };
+// `granted`: a draw of the right size, used if it is needed; otherwise the worker's reservation, or
+// the free budget, is asked.
 Result<NewSegment> AllocateSegment(const OperationContext& context, WorkerId worker,
-                                   const std::string& tag, Bytes size);
+                                   const std::string& tag, Bytes size,
+                                   std::optional<Draw> granted = std::nullopt);
 // `mapped` not OK: the worker could not map it; the segment goes.
 Status FinishAllocation(const OperationContext& context, WorkerId worker, SegmentId segment,
                         const Status& mapped);

@@ -48,43 +48,12 @@ Result<Bytes> ToBytes(int64_t bytes, const std::string& field) {
       .With("requested_bytes", bytes);
 }
 
-Result<Duration> ToTtl(const v1::ReserveRequest& request) {
-  if (!request.has_ttl()) {
-    return InvalidArgument("BAD_TTL", "ttl is missing: a reservation has to expire");
-  }
-  const google::protobuf::Duration& ttl = request.ttl();
-  constexpr int64_t kMostSeconds = 315'576'000'000;
-  constexpr int32_t kMostNanos = 999'999'999;
-  const bool valid = ttl.seconds() >= -kMostSeconds && ttl.seconds() <= kMostSeconds &&
-                     ttl.nanos() >= -kMostNanos && ttl.nanos() <= kMostNanos &&
-                     (ttl.seconds() <= 0 || ttl.nanos() >= 0) &&
-                     (ttl.seconds() >= 0 || ttl.nanos() <= 0);
-  if (!valid) {
-    return InvalidArgument("BAD_TTL", "ttl is not a valid google.protobuf.Duration")
-        .With("seconds", ttl.seconds())
-        .With("nanos", ttl.nanos());
-  }
-  // Durations count nanoseconds in 64 bits: about 292 years.
-  constexpr int64_t kMostCounted = 9'000'000'000;
-  const int64_t whole = std::min(std::max(ttl.seconds(), -kMostCounted), kMostCounted);
-  return Duration(seconds(whole) + std::chrono::nanoseconds(ttl.nanos()));
-}
-
 // --- answers
 
 void FromDuration(Duration duration, google::protobuf::Duration& proto) {
   const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
   proto.set_seconds(nanos / 1'000'000'000);
   proto.set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
-}
-
-void FromTimePoint(TimePoint time, const Now& now, google::protobuf::Timestamp& proto) {
-  const auto wall = (now.wall + std::chrono::duration_cast<std::chrono::system_clock::duration>(
-                                    time - now.steady))
-                        .time_since_epoch();
-  const auto whole = std::chrono::floor<seconds>(wall);
-  proto.set_seconds(whole.count());
-  proto.set_nanos(static_cast<int32_t>(std::chrono::nanoseconds(wall - whole).count()));
 }
 
 void FromOutcome(const WorkerOutcome& outcome, v1::WorkerResult& result) {
@@ -159,23 +128,74 @@ void FromWorker(const WorkerStats& stats, v1::WorkerUsage& usage) {
   usage.set_rollback_pending(stats.unknown_attachment);
 }
 
-void FromReservation(const ReservationStats& stats, const Now& now, v1::ReservationUsage& usage) {
-  usage.set_id(stats.id);
-  usage.set_name(stats.name);
-  for (const ReservationPart& part : stats.parts) {
-    v1::ReservationPart& proto = *usage.add_parts();
+void FromParts(const std::vector<ReservationPart>& parts,
+               google::protobuf::RepeatedPtrField<v1::ReservationPart>& protos) {
+  for (const ReservationPart& part : parts) {
+    v1::ReservationPart& proto = *protos.Add();
     proto.set_name(part.name);
     proto.set_device_bytes(part.device.value());
   }
+}
+
+void FromReservation(const ReservationStats& stats, const Now& now, v1::ReservationUsage& usage) {
+  usage.set_id(stats.id);
+  usage.set_name(stats.name);
+  FromParts(stats.parts, *usage.mutable_parts());
   usage.set_device_bytes(stats.device.value());
   usage.set_drawn_device_bytes(stats.drawn_device.value());
   usage.set_surrendered_device_bytes(stats.surrendered_device.value());
   usage.set_host_bytes(stats.host.value());
   usage.set_drawn_host_bytes(stats.drawn_host.value());
   FromTimePoint(stats.expires, now, *usage.mutable_expire_time());
+  usage.set_hold(stats.hold);
+  usage.set_keep(stats.keep);
+  usage.set_holders(stats.holders);
+}
+
+void FromWaiter(const WaiterStats& stats, int32_t position, const Now& now,
+                v1::WaiterUsage& usage) {
+  usage.set_id(stats.id);
+  usage.set_position(position);
+  usage.set_name(stats.name);
+  usage.set_worker_id(stats.worker);
+  FromParts(stats.parts, *usage.mutable_parts());
+  usage.set_device_bytes(stats.device.value());
+  usage.set_host_bytes(stats.host.value());
+  FromTimePoint(stats.since, now, *usage.mutable_since_time());
+  FromTimePoint(stats.deadline, now, *usage.mutable_deadline_time());
 }
 
 }  // namespace
+
+Result<Duration> ToTtl(bool given, const google::protobuf::Duration& ttl) {
+  if (!given) {
+    return InvalidArgument("BAD_TTL", "ttl is missing: a reservation has to expire");
+  }
+  constexpr int64_t kMostSeconds = 315'576'000'000;
+  constexpr int32_t kMostNanos = 999'999'999;
+  const bool valid = ttl.seconds() >= -kMostSeconds && ttl.seconds() <= kMostSeconds &&
+                     ttl.nanos() >= -kMostNanos && ttl.nanos() <= kMostNanos &&
+                     (ttl.seconds() <= 0 || ttl.nanos() >= 0) &&
+                     (ttl.seconds() >= 0 || ttl.nanos() <= 0);
+  if (!valid) {
+    return InvalidArgument("BAD_TTL", "ttl is not a valid google.protobuf.Duration")
+        .With("seconds", ttl.seconds())
+        .With("nanos", ttl.nanos());
+  }
+  // Durations count nanoseconds in 64 bits: about 292 years.
+  constexpr int64_t kMostCounted = 9'000'000'000;
+  const int64_t whole = std::min(std::max(ttl.seconds(), -kMostCounted), kMostCounted);
+  return Duration(seconds(whole) + std::chrono::nanoseconds(ttl.nanos()));
+}
+
+void FromTimePoint(TimePoint time, const Now& now, google::protobuf::Timestamp& proto) {
+  const auto wall = (now.wall + std::chrono::duration_cast<std::chrono::system_clock::duration>(
+                                    time - now.steady))
+                        .time_since_epoch();
+  const auto whole = std::chrono::floor<seconds>(wall);
+  proto.set_seconds(whole.count());
+  proto.set_nanos(static_cast<int32_t>(std::chrono::nanoseconds(wall - whole).count()));
+}
 
 Result<SleepCommand> ToSleepCommand(const v1::SleepRequest& request, TimePoint deadline) {
   SleepCommand command;
@@ -198,9 +218,9 @@ WakeCommand ToWakeCommand(const v1::WakeUpRequest& request, TimePoint deadline) 
   return command;
 }
 
-Result<ReserveCommand> ToReserveCommand(const v1::ReserveRequest& request) {
-  ReserveCommand command;
-  command.name = request.name();
+Result<ReservationSpec> ToReservationSpec(const v1::ReserveRequest& request) {
+  ReservationSpec spec;
+  spec.name = request.name();
   if (request.parts_size() > kMaxParts) {
     return InvalidArgument("BAD_RESERVATION",
                            "a reservation has at most " + std::to_string(kMaxParts) + " parts")
@@ -209,11 +229,13 @@ Result<ReserveCommand> ToReserveCommand(const v1::ReserveRequest& request) {
   for (const v1::ReservationPart& part : request.parts()) {
     TORPOR_ASSIGN_OR_RETURN(const Bytes device,
                             ToBytes(part.device_bytes(), "device_bytes of part " + part.name()));
-    command.parts.push_back({part.name(), device});
+    spec.parts.push_back({part.name(), device});
   }
-  TORPOR_ASSIGN_OR_RETURN(command.host, ToBytes(request.host_bytes(), "host_bytes"));
-  TORPOR_ASSIGN_OR_RETURN(command.ttl, ToTtl(request));
-  return command;
+  TORPOR_ASSIGN_OR_RETURN(spec.host, ToBytes(request.host_bytes(), "host_bytes"));
+  TORPOR_ASSIGN_OR_RETURN(spec.ttl, ToTtl(request.has_ttl(), request.ttl()));
+  spec.hold = request.hold();
+  spec.keep = request.keep();
+  return spec;
 }
 
 void FromOutcomes(const std::vector<WorkerOutcome>& outcomes, v1::SleepResponse& response) {
@@ -248,6 +270,9 @@ void FromReport(const UsageReport& report, const Now& now, v1::UsageResponse& re
   for (const WorkerStats& worker : report.workers) FromWorker(worker, *response.add_workers());
   for (const ReservationStats& reservation : report.reservations) {
     FromReservation(reservation, now, *response.add_reservations());
+  }
+  for (size_t i = 0; i < report.queue.size(); ++i) {
+    FromWaiter(report.queue[i], static_cast<int32_t>(i + 1), now, *response.add_queue());
   }
 }
 

@@ -8,6 +8,8 @@
 #include "daemon/admission/admission.h"
 #include "daemon/core/core.h"
 #include "daemon/operation/operation.h"
+#include "google/protobuf/duration.pb.h"
+#include "google/protobuf/timestamp.pb.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/base/units.h"
@@ -28,15 +30,12 @@ struct Now {
 Result<SleepCommand> ToSleepCommand(const v1::SleepRequest& request, TimePoint deadline);
 WakeCommand ToWakeCommand(const v1::WakeUpRequest& request, TimePoint deadline);
 
-struct ReserveCommand {
-  std::string name;
-  std::vector<ReservationPart> parts;
-  Bytes host{};
-  Duration ttl{};
-};
 // INVALID_ARGUMENT BAD_SIZE (negative, or 2^50 bytes and more), BAD_RESERVATION (over 64 parts),
 // BAD_TTL (none, or not a Duration by the rules of google/protobuf/duration.proto).
-Result<ReserveCommand> ToReserveCommand(const v1::ReserveRequest& request);
+Result<ReservationSpec> ToReservationSpec(const v1::ReserveRequest& request);
+// INVALID_ARGUMENT BAD_TTL, likewise.
+Result<Duration> ToTtl(bool given, const google::protobuf::Duration& ttl);
+void FromTimePoint(TimePoint time, const Now& now, google::protobuf::Timestamp& proto);
 
 void FromOutcomes(const std::vector<WorkerOutcome>& outcomes, v1::SleepResponse& response);
 void FromOutcomes(const std::vector<WorkerOutcome>& outcomes, v1::WakeUpResponse& response);

@@ -78,7 +78,7 @@ v1::ReserveRequest MakeReserveRequest() {
 }
 
 TEST(ConversionsTest, ReserveRequest) {
-  const Result<ReserveCommand> command = ToReserveCommand(MakeReserveRequest());
+  const Result<ReservationSpec> command = ToReservationSpec(MakeReserveRequest());
   ASSERT_THAT(command, IsOk());
   EXPECT_EQ(command->name, "model");
   ASSERT_EQ(command->parts.size(), 1U);
@@ -93,10 +93,10 @@ TEST(ConversionsTest, RefusesAbsurdSizes) {
                              std::numeric_limits<int64_t>::min()}) {
     v1::ReserveRequest request = MakeReserveRequest();
     request.mutable_parts(0)->set_device_bytes(size);
-    EXPECT_THAT(ToReserveCommand(request), HasReason("BAD_SIZE")) << size;
+    EXPECT_THAT(ToReservationSpec(request), HasReason("BAD_SIZE")) << size;
     request = MakeReserveRequest();
     request.set_host_bytes(size);
-    const Result<ReserveCommand> command = ToReserveCommand(request);
+    const Result<ReservationSpec> command = ToReservationSpec(request);
     ASSERT_THAT(command, HasReason("BAD_SIZE")) << size;
     EXPECT_EQ(command.status().Number("requested_bytes"), size);
     EXPECT_EQ(command.status().details().at("field"), "host_bytes");
@@ -106,13 +106,13 @@ TEST(ConversionsTest, RefusesAbsurdSizes) {
 TEST(ConversionsTest, RefusesTooManyParts) {
   v1::ReserveRequest request = MakeReserveRequest();
   while (request.parts_size() < 65) request.add_parts()->set_name("p");
-  EXPECT_THAT(ToReserveCommand(request), HasReason("BAD_RESERVATION"));
+  EXPECT_THAT(ToReservationSpec(request), HasReason("BAD_RESERVATION"));
 }
 
 TEST(ConversionsTest, RefusesWhatIsNoDuration) {
   v1::ReserveRequest request = MakeReserveRequest();
   request.clear_ttl();
-  EXPECT_THAT(ToReserveCommand(request), HasReason("BAD_TTL"));
+  EXPECT_THAT(ToReservationSpec(request), HasReason("BAD_TTL"));
   const std::pair<int64_t, int32_t> cases[] = {{1, -1},
                                                {-1, 1},
                                                {0, 1'000'000'000},
@@ -122,7 +122,7 @@ TEST(ConversionsTest, RefusesWhatIsNoDuration) {
   for (const auto& [whole, nanos] : cases) {
     request.mutable_ttl()->set_seconds(whole);
     request.mutable_ttl()->set_nanos(nanos);
-    EXPECT_THAT(ToReserveCommand(request), HasReason("BAD_TTL")) << whole << " " << nanos;
+    EXPECT_THAT(ToReservationSpec(request), HasReason("BAD_TTL")) << whole << " " << nanos;
   }
 }
 
@@ -130,11 +130,11 @@ TEST(ConversionsTest, LongDurationsStayLong) {
   v1::ReserveRequest request = MakeReserveRequest();
   request.mutable_ttl()->set_seconds(315'576'000'000);
   request.mutable_ttl()->set_nanos(999'999'999);
-  ASSERT_THAT(ToReserveCommand(request), IsOk());
-  EXPECT_GT(ToReserveCommand(request)->ttl, std::chrono::hours(24 * 365 * 200));
+  ASSERT_THAT(ToReservationSpec(request), IsOk());
+  EXPECT_GT(ToReservationSpec(request)->ttl, std::chrono::hours(24 * 365 * 200));
   request.mutable_ttl()->set_seconds(-315'576'000'000);
   request.mutable_ttl()->set_nanos(-1);
-  EXPECT_LT(ToReserveCommand(request)->ttl, Duration::zero());
+  EXPECT_LT(ToReservationSpec(request)->ttl, Duration::zero());
 }
 
 TEST(ConversionsTest, Outcomes) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -129,8 +130,12 @@ bool MemoryServiceImpl::Drain(TimePoint deadline) {
 }
 
 bool MemoryServiceImpl::DrainCalls(TimePoint deadline) {
+  {
+    MutexLock lock(mutex_);
+    draining_ = true;
+  }
+  core_.StopWaiting(Unavailable("DAEMON_STOPPING", "the daemon is stopping"));
   MutexLock lock(mutex_);
-  draining_ = true;
   while (threads_ != 0 || calls_ != 0) {
     if (!idle_.WaitUntil(mutex_, deadline) && Clock::Real().Now() >= deadline) {
       return threads_ == 0 && calls_ == 0;
@@ -191,21 +196,71 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Usage(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* MemoryServiceImpl::Reserve(grpc::CallbackServerContext* context,
                                                      const v1::ReserveRequest* request,
                                                      v1::ReserveResponse* response) {
-  return Run(context, "Reserve", request->request_id(), *request, response,
+  UnaryCall::Work work;
+  if (request->wait()) {
+    work = ReserveInTurn(*request,
+                         clock_.Now() + OperationTime(context->raw_deadline(), default_time_));
+  } else {
+    work = Blocking([this, request = *request](const CancelToken& token) -> Answer {
+      const Result<ReservationSpec> spec = ToReservationSpec(request);
+      if (!spec.ok()) return {spec.status(), nullptr};
+      return FinishReserve(request, *spec, core_.Reserve(*spec), token);
+    });
+  }
+  return Run(context, "Reserve", request->request_id(), *request, response, std::move(work));
+}
+
+UnaryCall::Work MemoryServiceImpl::ReserveInTurn(const v1::ReserveRequest& request,
+                                                 TimePoint deadline) {
+  return [this, request, deadline](const std::shared_ptr<CancelToken>& token,
+                                   const std::function<void(const Answer&)>& done) {
+    RunOnThread(done, [this, request, deadline, token, done] {
+      const Result<ReservationSpec> spec = ToReservationSpec(request);
+      if (!spec.ok()) return done({spec.status(), nullptr});
+      const uint64_t ticket = core_.NewTicket();
+      const auto leave = std::make_shared<std::optional<CancelToken::Callback>>();
+      core_.ReserveAsync(
+          ticket, *spec, deadline,
+          [this, request, spec = *spec, token, done, leave](const Result<ReserveResult>& result) {
+            done(FinishReserve(request, spec, result, *token));
+          });
+      leave->emplace(token.get(),
+                     [this, ticket, token] { core_.CancelWait(ticket, token->status()); });
+    });
+  };
+}
+
+Answer MemoryServiceImpl::FinishReserve(const v1::ReserveRequest& request,
+                                        const ReservationSpec& spec,
+                                        const Result<ReserveResult>& result,
+                                        const CancelToken& token) const {
+  if (!result.ok()) return {result.status(), nullptr};
+  if (token.cancelled() && request.request_id().empty()) {
+    // Promised to nobody, who could not even ask again.
+    (void)core_.Release(result->id);
+    return {token.status(), nullptr};
+  }
+  const auto response = std::make_shared<v1::ReserveResponse>();
+  FromReserveResult(*result, spec.device(), MeasureNow(clock_), *response);
+  log::Info("Reserve {} ({}): device {}, host {}, for {} ms{}{}", result->id, spec.name,
+            FormatBytes(spec.device()), FormatBytes(spec.host), Milliseconds(spec.ttl),
+            spec.hold ? ", hold" : "", spec.keep ? ", keep" : "");
+  return {Status::Ok(), response};
+}
+
+grpc::ServerUnaryReactor* MemoryServiceImpl::Renew(grpc::CallbackServerContext* context,
+                                                   const v1::RenewRequest* request,
+                                                   v1::RenewResponse* response) {
+  return Run(context, "Renew", request->request_id(), *request, response,
              Blocking([this, request = *request](const CancelToken& /*token*/) -> Answer {
-               const Result<ReserveCommand> command = ToReserveCommand(request);
-               if (!command.ok()) return {command.status(), nullptr};
-               Bytes requested{};
-               for (const ReservationPart& part : command->parts) requested += part.device;
-               const Result<ReserveResult> result =
-                   core_.Reserve(command->name, command->parts, command->host, command->ttl);
-               if (!result.ok()) return {result.status(), nullptr};
-               const auto reserved = std::make_shared<v1::ReserveResponse>();
-               FromReserveResult(*result, requested, MeasureNow(clock_), *reserved);
-               log::Info("Reserve {} ({}): device {}, host {}, for {} ms", result->id,
-                         command->name, FormatBytes(requested), FormatBytes(command->host),
-                         Milliseconds(command->ttl));
-               return {Status::Ok(), reserved};
+               const Result<Duration> ttl = ToTtl(request.has_ttl(), request.ttl());
+               if (!ttl.ok()) return {ttl.status(), nullptr};
+               const Result<TimePoint> expires = core_.Renew(request.reservation_id(), *ttl);
+               if (!expires.ok()) return {expires.status(), nullptr};
+               const auto renewed = std::make_shared<v1::RenewResponse>();
+               FromTimePoint(*expires, MeasureNow(clock_), *renewed->mutable_expire_time());
+               log::Info("Renew {}: for {} ms", request.reservation_id(), Milliseconds(*ttl));
+               return {Status::Ok(), renewed};
              }));
 }
 

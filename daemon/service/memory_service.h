@@ -18,9 +18,9 @@
 namespace torpor {
 
 // torpor.v1.MemoryService on a Core: only converts. Core blocks, so calls run on threads of their
-// own, at most kMaxThreads at a time; those that wait for another call's answer take none. What is
-// more is refused (RESOURCE_EXHAUSTED TOO_MANY_CALLS). Requests with an id go through a RequestLog.
-// Thread-safe. `core` and `clock` must outlive it, and it the server.
+// own, at most kMaxThreads at a time; those that wait, for memory or for another call's answer,
+// take none. What is more is refused (RESOURCE_EXHAUSTED TOO_MANY_CALLS). Requests with an id go
+// through a RequestLog. Thread-safe. `core` and `clock` must outlive it, and it the server.
 class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
  public:
   static constexpr int kMaxThreads = 256;
@@ -46,6 +46,9 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   grpc::ServerUnaryReactor* Reserve(grpc::CallbackServerContext* context,
                                     const v1::ReserveRequest* request,
                                     v1::ReserveResponse* response) override;
+  grpc::ServerUnaryReactor* Renew(grpc::CallbackServerContext* context,
+                                  const v1::RenewRequest* request,
+                                  v1::RenewResponse* response) override;
   grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
                                     const v1::ReleaseRequest* request,
                                     v1::ReleaseResponse* response) override;
@@ -57,7 +60,8 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   // Those of Watch, which are none of these.
   size_t watchers() const { return watch_hub_.watchers(); }
   // Refuses new calls from now on (UNAVAILABLE DAEMON_STOPPING) and waits until `deadline` for
-  // those under way; then ends those of Watch. False if some of the others still are.
+  // those under way; ends waits for memory, and at last the calls of Watch. False if some of the
+  // others still are.
   bool Drain(TimePoint deadline) EXCLUDES(mutex_);
 
  private:
@@ -72,6 +76,9 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   // Or tells `refuse` that there are too many.
   void RunOnThread(const std::function<void(const Answer&)>& refuse, std::function<void()> task)
       EXCLUDES(mutex_);
+  UnaryCall::Work ReserveInTurn(const v1::ReserveRequest& request, TimePoint deadline);
+  Answer FinishReserve(const v1::ReserveRequest& request, const ReservationSpec& spec,
+                       const Result<ReserveResult>& result, const CancelToken& token) const;
   Status Admit() EXCLUDES(mutex_);
   bool DrainCalls(TimePoint deadline) EXCLUDES(mutex_);
   TimePoint DeadlineOf(const grpc::CallbackServerContext& context) const;

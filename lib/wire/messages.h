@@ -86,9 +86,10 @@ struct HelloReply {
 struct Allocate {
   std::string tag;
   Bytes size{};  // any positive number; rounded up
+  int64_t timeout_ms = 0;  // how long to wait for memory; 0: refused at once, -1: as long as it takes
   template <class A>
   void Fields(A& a) {
-    a(tag, size);
+    a(tag, size, timeout_ms);
   }
 };
 // With a descriptor for each extent, in order. No extent: the range is mapped already (a part that

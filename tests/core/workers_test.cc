@@ -127,7 +127,8 @@ TEST_F(Workers, DrawOnTheirReservation) {
   setup.device = MiB(16);
   Start(setup);
   const auto reserved =
-      core_->Reserve("engine", {{"weights", MiB(8)}, {"kv_cache", MiB(2)}}, Bytes(0), seconds(60));
+      core_->Reserve(
+      {"engine", {{"weights", MiB(8)}, {"kv_cache", MiB(2)}}, Bytes(0), seconds(60)});
   ASSERT_THAT(reserved, IsOk());
   const auto worker = Connect("a", wire::Quiesce::kSynchronize, reserved->id);
   const auto other = Connect("b");
@@ -153,7 +154,7 @@ TEST_F(Workers, AnExpiredReservationLosesWhatWasNotDrawn) {
   Setup setup;
   setup.device = MiB(16);
   Start(setup);
-  const auto reserved = core_->Reserve("engine", {{"weights", MiB(8)}}, Bytes(0), seconds(60));
+  const auto reserved = core_->Reserve({"engine", {{"weights", MiB(8)}}, Bytes(0), seconds(60)});
   ASSERT_THAT(reserved, IsOk());
   const auto worker = Connect("a", wire::Quiesce::kSynchronize, reserved->id);
   ASSERT_THAT(worker->Allocate("weights", MiB(4), 1), IsOk());
@@ -180,7 +181,7 @@ TEST_F(Workers, WithoutAReservationWhereOneIsRequired) {
   Start(setup);
   const auto worker = Connect("a");
   EXPECT_THAT(worker->session->Allocate("weights", MiB(1)), HasReason("RESERVATION_REQUIRED"));
-  const auto reserved = core_->Reserve("engine", {{"weights", MiB(8)}}, Bytes(0), seconds(60));
+  const auto reserved = core_->Reserve({"engine", {{"weights", MiB(8)}}, Bytes(0), seconds(60)});
   ASSERT_THAT(reserved, IsOk());
   const auto with = Connect("b", wire::Quiesce::kSynchronize, reserved->id);
   ASSERT_THAT(with->Allocate("weights", MiB(1), 1), IsOk());

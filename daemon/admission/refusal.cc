@@ -1,0 +1,121 @@
+#include "daemon/admission/refusal.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace torpor {
+namespace {
+
+constexpr size_t kNamed = 10;
+
+struct Named {
+  std::string exact;     // "job (r-1): 52428800, ..."
+  std::string readable;  // "job (r-1) 50.0 MiB, ..."
+};
+
+Named Largest(std::vector<MemoryHolder> holders) {
+  holders.erase(std::remove_if(holders.begin(), holders.end(),
+                               [](const MemoryHolder& h) { return h.resident <= Bytes(0); }),
+                holders.end());
+  std::stable_sort(holders.begin(), holders.end(), [](const auto& a, const auto& b) {
+    return a.resident > b.resident;
+  });
+  Named named;
+  for (size_t i = 0; i < holders.size() && i < kNamed; ++i) {
+    const std::string who = (i == 0 ? "" : ", ") + holders[i].name + " (" + holders[i].id + ")";
+    named.exact += who + ": " + std::to_string(holders[i].resident.value());
+    named.readable += who + " " + FormatBytes(holders[i].resident);
+  }
+  if (holders.size() > kNamed) {
+    const std::string more = " and " + std::to_string(holders.size() - kNamed) + " more";
+    named.exact += more;
+    named.readable += more;
+  }
+  return named;
+}
+
+Status NeverFits(const Shortage& shortage) {
+  const BudgetStats& budget = shortage.budget;
+  const bool device = shortage.device > shortage.most();
+  return ResourceExhausted(
+             "NEVER_FITS",
+             device ? FormatBytes(shortage.device) + " asked, at most " +
+                          FormatBytes(shortage.most()) + " can be had = " +
+                          FormatBytes(budget.total) + " total - " + FormatBytes(budget.context) +
+                          " daemon's context - " + FormatBytes(budget.safety_reserve) +
+                          " safety reserve"
+                    : FormatBytes(shortage.host) + " asked of a host pool of " +
+                          FormatBytes(shortage.host_budget))
+      .With("requested_bytes", device ? shortage.device.value() : shortage.host.value())
+      .With("most_bytes", device ? shortage.most().value() : shortage.host_budget.value())
+      .With("total_bytes", budget.total.value())
+      .With("context_bytes", budget.context.value())
+      .With("safety_reserve_bytes", budget.safety_reserve.value())
+      .With("budget_bytes", shortage.host_budget.value());
+}
+
+Status HostRefusal(const Shortage& shortage) {
+  return ResourceExhausted("HOST_POOL_EXHAUSTED",
+                           "the host pool has no room: " + FormatBytes(shortage.host) +
+                               " asked, " + FormatBytes(shortage.host_available()) + " of " +
+                               FormatBytes(shortage.host_budget) + " available")
+      .With("requested_bytes", shortage.host.value())
+      .With("available_bytes", shortage.host_available().value())
+      .With("used_bytes", shortage.host_used.value())
+      .With("promised_bytes", shortage.host_promised.value())
+      .With("queued_bytes", shortage.host_kept.value())
+      .With("budget_bytes", shortage.host_budget.value());
+}
+
+}  // namespace
+
+Bytes Shortage::available() const { return std::max(Bytes(0), budget.available - kept); }
+
+Bytes Shortage::host_available() const {
+  return std::max(Bytes(0), host_budget - host_used - host_promised - host_kept);
+}
+
+bool Shortage::fits() const {
+  return (device == Bytes(0) || device <= available()) &&
+         (host == Bytes(0) || host <= host_available());
+}
+
+bool Shortage::EverFits() const { return device <= most() && host <= host_budget; }
+
+Status Refusal(const Shortage& shortage, std::vector<MemoryHolder> workers) {
+  if (!shortage.EverFits()) return NeverFits(shortage);
+  if (shortage.device == Bytes(0) || shortage.device <= shortage.available()) {
+    return HostRefusal(shortage);
+  }
+  const BudgetStats& budget = shortage.budget;
+  const Named resident = Largest(std::move(workers));
+  const Named promised = Largest(shortage.promises);
+  std::string message = FormatBytes(shortage.device) + " asked, " +
+                        FormatBytes(shortage.available()) + " available = " +
+                        FormatBytes(budget.free) + " free - " + FormatBytes(budget.promised) +
+                        " promised - " + FormatBytes(budget.safety_reserve) +
+                        " safety reserve - " + FormatBytes(budget.pending) + " being created";
+  if (shortage.kept > Bytes(0)) {
+    message += " - " + FormatBytes(shortage.kept) + " kept for those that wait";
+  }
+  if (!resident.readable.empty()) message += "; resident: " + resident.readable;
+  if (!promised.readable.empty()) message += "; promised: " + promised.readable;
+  return ResourceExhausted("DEVICE_BUDGET_EXHAUSTED", std::move(message))
+      .With("requested_bytes", shortage.device.value())
+      .With("available_bytes", shortage.available().value())
+      .With("total_bytes", budget.total.value())
+      .With("free_bytes", budget.free.value())
+      .With("resident_bytes", budget.resident.value())
+      .With("context_bytes", budget.context.value())
+      .With("other_bytes", budget.other.value())
+      .With("promised_bytes", budget.promised.value())
+      .With("safety_reserve_bytes", budget.safety_reserve.value())
+      .With("pending_bytes", budget.pending.value())
+      .With("queued_bytes", shortage.kept.value())
+      .With("waiting", shortage.waiters)
+      .With("reservations", promised.exact)
+      .With("workers", resident.exact);
+}
+
+}  // namespace torpor
