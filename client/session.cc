@@ -88,7 +88,8 @@ class Session::Impl {
     connection_.Stop();
   }
 
-  Result<DeviceAddress> Allocate(const std::string& tag, Bytes size);
+  Result<DeviceAddress> Allocate(const std::string& tag, Bytes size, int64_t timeout_ms);
+  Status CheckMayWait() const;
   Status Free(DeviceAddress address);
   Result<SegmentInfo> Find(DeviceAddress address) const;
   Status WorkBegin(const std::vector<std::string>& tags, std::optional<Duration> timeout);
@@ -142,14 +143,29 @@ class Session::Impl {
   wire::Quiesce quiesce_ GUARDED_BY(quiesce_mutex_);
 };
 
-Result<DeviceAddress> Session::Impl::Allocate(const std::string& tag, Bytes size) {
+// Waits for others, who may wait for this thread to leave the work guard or a callback.
+Status Session::Impl::CheckMayWait() const {
+  if (guard_.HeldByThisThread()) {
+    return FailedPrecondition("WORK_GUARD_HELD",
+                              "this thread is inside the work guard, which must be empty for that");
+  }
+  if (InCallback()) {
+    return FailedPrecondition("CALLED_FROM_CALLBACK", "a callback cannot wait for an operation");
+  }
+  return Status::Ok();
+}
+
+Result<DeviceAddress> Session::Impl::Allocate(const std::string& tag, Bytes size,
+                                              int64_t timeout_ms) {
+  if (timeout_ms != 0) TORPOR_RETURN_IF_ERROR(CheckMayWait());
   if (size == Bytes(0)) {
     return InvalidArgument("EMPTY_ALLOCATION", "an allocation of 0 bytes")
         .With("requested_bytes", 0);
   }
   TORPOR_ASSIGN_OR_RETURN(
       WithFds<wire::AllocateReply> reply,
-      connection_.AskForFds<wire::AllocateReply>(wire::Type::kAllocate, wire::Allocate{tag, size}));
+      connection_.AskForFds<wire::AllocateReply>(wire::Type::kAllocate,
+                                                 wire::Allocate{tag, size, timeout_ms}));
   TORPOR_RETURN_IF_ERROR(reply.message.status);
   const Result<DeviceAddress> address = MapSegment(tag, reply);
   const Result<wire::StatusReply> told = connection_.Ask<wire::StatusReply>(
@@ -320,13 +336,7 @@ Status Session::Impl::TellQuiesce(wire::Quiesce quiesce) {
 
 template <typename Request>
 Result<wire::SleepReply> Session::Impl::Operate(wire::Type type, const Request& request) {
-  if (guard_.HeldByThisThread()) {
-    return FailedPrecondition("WORK_GUARD_HELD",
-                              "this thread is inside the work guard, which must be empty for that");
-  }
-  if (InCallback()) {
-    return FailedPrecondition("CALLED_FROM_CALLBACK", "a callback cannot wait for an operation");
-  }
+  TORPOR_RETURN_IF_ERROR(CheckMayWait());
   TORPOR_ASSIGN_OR_RETURN(
       wire::SleepReply reply,
       connection_.Ask<wire::SleepReply>(type, request, AnswerDeadline(request.timeout_ms)));
@@ -378,7 +388,13 @@ bool Session::InCallback() const { return impl_->InCallback(); }
 
 Result<DeviceAddress> Session::Allocate(const std::string& tag, Bytes size) {
   TORPOR_RETURN_IF_ERROR(CheckProcess());
-  return impl_->Allocate(tag, size);
+  return impl_->Allocate(tag, size, 0);
+}
+
+Result<DeviceAddress> Session::AllocateWait(const std::string& tag, Bytes size,
+                                            int64_t timeout_ms) {
+  TORPOR_RETURN_IF_ERROR(CheckProcess());
+  return impl_->Allocate(tag, size, timeout_ms);
 }
 
 Status Session::Free(DeviceAddress address) {

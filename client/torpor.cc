@@ -266,13 +266,18 @@ int torpor_describe(const torpor_session* session, torpor_session_info* info) {
 }
 
 int torpor_allocate(torpor_session* session, const char* tag, int64_t size, void** address) {
+  return torpor_allocate_wait(session, tag, size, 0, address);
+}
+
+int torpor_allocate_wait(torpor_session* session, const char* tag, int64_t size,
+                         int64_t timeout_ms, void** address) {
   return ReturnCode([&]() -> Status {
     TORPOR_REQUIRE(address);
     *address = nullptr;
     TORPOR_REQUIRE(session);
     TORPOR_REQUIRE(tag);
     TORPOR_ASSIGN_OR_RETURN(const torpor::DeviceAddress start,
-                            session->session->Allocate(tag, Bytes(size)));
+                            session->session->AllocateWait(tag, Bytes(size), timeout_ms));
     *address = Pointer(start);
     return Status::Ok();
   });

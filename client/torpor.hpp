@@ -64,6 +64,12 @@ class Session {
     ThrowIfError(torpor_allocate(get(), tag.c_str(), size, &address));
     return address;
   }
+  // Waits for memory; nothing: as long as it takes.
+  void* AllocateWait(const std::string& tag, std::int64_t size, Timeout timeout = std::nullopt) {
+    void* address = nullptr;
+    ThrowIfError(torpor_allocate_wait(get(), tag.c_str(), size, Ms(timeout), &address));
+    return address;
+  }
   void Free(void* address) { ThrowIfError(torpor_free(get(), address)); }
   torpor_segment_info Segment(const void* address) const {
     torpor_segment_info info{};

@@ -4,7 +4,7 @@
 //   connect [socket=] [runtime_dir=] [name=] [quiesce=none|synchronize|guard|callback] [uuid=]
 //           [reservation=] [driver=host]    ok worker=N device=UUID kind=KIND granularity=BYTES
 //   close
-//   alloc TAG SIZE [SEED]                   ok ID ADDRESS SIZE
+//   alloc TAG SIZE [SEED] [timeout=MS]      ok ID ADDRESS SIZE; waits for memory that long
 //   fill ID SEED                            inside the guard of its tag, waits 2 s for it
 //   check ID SEED, checkzero ID             likewise; error DATA_LOSS DIFFERENT at the first byte
 //   forget ID                               work does not compare it any more
@@ -23,6 +23,8 @@
 //   on_pause accept|refuse|none [MS]        callbacks that take that long
 //   callbacks                               ok paused=N resumed=N
 //   raw SOCKET KIND [after_hello]           a bad frame on a connection of its own (raw_frames.h)
+//   hold SOCKET SIZE                        allocates on a connection of its own, ends that, and
+//                                           keeps the descriptors (raw_frames.h)
 //   fork                                    ok REASON that a forked child gets
 //   fork_continue                           the child goes on with the commands: ok PID
 //   bg COMMAND, wait                        runs it beside the others; its answer

@@ -133,7 +133,29 @@ Result<std::string> Try(const std::string& path, const std::string& kind, bool a
   return answer.status();
 }
 
+Result<int64_t> Hold(const std::string& path, Bytes size) {
+  TORPOR_ASSIGN_OR_RETURN(const UniqueFd socket, net::ConnectUnix(path));
+  TORPOR_RETURN_IF_ERROR(net::SendFrame(socket.get(), static_cast<uint16_t>(wire::Type::kHello), 1,
+                                        wire::Encode(wire::Hello{})));
+  TORPOR_RETURN_IF_ERROR(Receive(socket.get()).status());
+  TORPOR_RETURN_IF_ERROR(net::SendFrame(socket.get(),
+                                        static_cast<uint16_t>(wire::Type::kAllocate), 2,
+                                        wire::Encode(wire::Allocate{"weights", size})));
+  TORPOR_ASSIGN_OR_RETURN(net::Frame answer, Receive(socket.get()));
+  TORPOR_ASSIGN_OR_RETURN(const wire::AllocateReply reply,
+                          wire::Decode<wire::AllocateReply>(answer.payload));
+  TORPOR_RETURN_IF_ERROR(reply.status);
+  static auto* const held = new std::vector<UniqueFd>();
+  for (UniqueFd& fd : answer.fds) held->push_back(std::move(fd));
+  return static_cast<int64_t>(held->size());
+}
+
 }  // namespace
+
+std::string HoldMemory(const std::string& path, Bytes size) {
+  const Result<int64_t> held = Hold(path, size);
+  return held.ok() ? "ok " + std::to_string(*held) : "error " + held.status().ToString();
+}
 
 std::string SendBadFrame(const std::string& path, const std::string& kind, bool after_hello) {
   const Result<std::string> outcome = Try(path, kind, after_hello);

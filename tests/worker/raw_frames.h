@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "lib/base/units.h"
+
 namespace torpor {
 
 // Connects to the worker socket at `path` by hand, says hello first if `after_hello`, sends one bad
@@ -11,6 +13,10 @@ namespace torpor {
 // one of
 //   empty short long magic version length huge fds fewer_fds unsealed payload type answer
 std::string SendBadFrame(const std::string& path, const std::string& kind, bool after_hello);
+
+// Allocates `size` on a connection of its own, ends the connection, and keeps the descriptors of the
+// memory until this process ends: "ok COUNT", or "error ...".
+std::string HoldMemory(const std::string& path, Bytes size);
 
 }  // namespace torpor
 

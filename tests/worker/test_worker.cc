@@ -111,6 +111,9 @@ std::string TestWorker::Dispatch(const Words& words) {
   if (command == "raw" && words.size() >= 3) {
     return SendBadFrame(words[1], words[2], words.size() > 3 && words[3] == "after_hello");
   }
+  if (command == "hold" && words.size() == 3) {
+    return HoldMemory(words[1], ParseBytes(words[2]).ok() ? *ParseBytes(words[2]) : Bytes(0));
+  }
   if (command == "fork") return Fork();
   if (command == "iterations") return Iterations();
   if (command == "stop_work") return StopWork();
@@ -184,11 +187,16 @@ std::string TestWorker::Connect(const Words& words) {
 }
 
 std::string TestWorker::Allocate(const Words& words) {
-  if (words.size() < 3) return BadCommand("alloc TAG SIZE [SEED]");
+  std::vector<const char*> rest;
+  const std::map<std::string, std::string> given = Options(words, rest);
+  const int64_t timeout = given.count("timeout") == 0 ? 0 : Timeout(given);
+  if (rest.size() < 2) return BadCommand("alloc TAG SIZE [SEED] [timeout=MS]");
   const Result<Bytes> parsed = ParseBytes(words[2]);
   const int64_t size = parsed.ok() ? parsed->value() : std::atoll(words[2].c_str());
   void* address = nullptr;
-  if (torpor_allocate(session_, words[1].c_str(), size, &address) != TORPOR_OK) return Failure();
+  if (torpor_allocate_wait(session_, words[1].c_str(), size, timeout, &address) != TORPOR_OK) {
+    return Failure();
+  }
   torpor_segment_info info{};
   info.struct_size = sizeof info;
   if (torpor_segment(session_, address, &info) != TORPOR_OK) return Failure();
@@ -199,8 +207,8 @@ std::string TestWorker::Allocate(const Words& words) {
     id = ++last_id_;
     segments_[id] = segment;
   }
-  if (words.size() > 3) {
-    const std::string filled = Fill({"fill", std::to_string(id), words[3]});
+  if (rest.size() > 2) {
+    const std::string filled = Fill({"fill", std::to_string(id), rest[2]});
     if (filled != "ok") return filled;
   }
   return "ok " + std::to_string(id) + " " + Hex(address) + " " + std::to_string(info.size);
