@@ -161,7 +161,7 @@ class Flags {
                   [this] { words_.command.sleep.set_force(true); });
     Special("order", "TAG,...", "wake: tags whose bytes come first; repeatable",
             Append(words_.command.wake.mutable_order()));
-    Special("reservation", "ID", "wake: draw on this reservation; release: the one to give back",
+    Special("reservation", "ID", "wake: draw on this reservation; renew, release: which one",
             [this](std::string_view value) {
               words_.reservation = std::string(value);
               return Status::Ok();
@@ -192,7 +192,7 @@ class Flags {
       reserve.set_host_bytes(size.value());
       return Status::Ok();
     });
-    Special("ttl", "TIME", "reserve: what is not drawn by then is lost",
+    Special("ttl", "TIME", "reserve, renew: what is not drawn by then is lost",
             [&](std::string_view value) {
               TORPOR_ASSIGN_OR_RETURN(const Duration ttl, ParseDuration(value));
               const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(ttl).count();
@@ -200,6 +200,12 @@ class Flags {
               reserve.mutable_ttl()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
               return Status::Ok();
             });
+    SpecialSwitch("wait", "reserve: wait in turn for what is short, until the timeout",
+                  [&] { reserve.set_wait(true); });
+    SpecialSwitch("hold", "reserve: what a sleep frees stays promised, for the wake",
+                  [&] { reserve.set_hold(true); });
+    SpecialSwitch("keep", "reserve: outlives the session of its last worker",
+                  [&] { reserve.set_keep(true); });
   }
 
   void AddWatch() {
@@ -237,7 +243,8 @@ const std::vector<VerbInfo>& Verbs() {
       {"usage", Verb::kUsage, {}},
       {"sleep", Verb::kSleep, {"worker", "tag", "all", "level", "policy", "force"}},
       {"wake", Verb::kWake, {"worker", "tag", "all", "order", "reservation"}},
-      {"reserve", Verb::kReserve, {"name", "part", "host-bytes", "ttl"}},
+      {"reserve", Verb::kReserve, {"name", "part", "host-bytes", "ttl", "wait", "hold", "keep"}},
+      {"renew", Verb::kRenew, {"reservation", "ttl"}},
       {"release", Verb::kRelease, {"reservation"}},
       {"watch", Verb::kWatch, {"worker", "kind", "cursor"}},
   };
@@ -255,14 +262,14 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
     command.verb = words.help ? Verb::kHelp : Verb::kVersion;
     return command;
   }
-  if (rest.empty()) return BadCommand("what to do? usage, sleep, wake, reserve, release or watch");
+  if (rest.empty()) return BadCommand("what to do? usage, sleep, wake, reserve, renew, release or watch");
   const std::string name = rest.front();
   rest.erase(rest.begin());
   const auto verb = std::find_if(Verbs().begin(), Verbs().end(),
                                  [&](const VerbInfo& info) { return info.name == name; });
   if (verb == Verbs().end()) {
     return BadCommand("\"" + name +
-                      "\" is no command: usage, sleep, wake, reserve, release or watch");
+                      "\" is no command: usage, sleep, wake, reserve, renew, release or watch");
   }
   command.verb = verb->verb;
   for (const std::string& flag : words.given) {
@@ -271,17 +278,16 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
       return BadCommand(message.append(flag).append(" does not go with ").append(name));
     }
   }
+  const bool names_one = command.verb == Verb::kRelease || command.verb == Verb::kRenew;
   if (command.verb == Verb::kSleep || command.verb == Verb::kWake || command.verb == Verb::kWatch) {
     for (std::string& worker : rest) words.selector.add_workers(std::move(worker));
     rest.clear();
-  } else if (command.verb == Verb::kRelease && words.reservation.empty() && !rest.empty()) {
+  } else if (names_one && words.reservation.empty() && !rest.empty()) {
     words.reservation = rest.front();
     rest.erase(rest.begin());
   }
   if (!rest.empty()) return BadCommand("unexpected argument \"" + rest.front() + "\"");
-  if (command.verb == Verb::kRelease && words.reservation.empty()) {
-    return BadCommand("release which reservation?");
-  }
+  if (names_one && words.reservation.empty()) return BadCommand(name + " which reservation?");
   if (!command.target.empty() && command.target.front() == '/') {
     command.target.insert(0, "unix:");
   }
@@ -293,6 +299,8 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
   *command.wake.mutable_selector() = words.selector;
   command.wake.set_reservation_id(words.reservation);
   command.release.set_reservation_id(words.reservation);
+  command.renew.set_reservation_id(words.reservation);
+  if (command.reserve.has_ttl()) *command.renew.mutable_ttl() = command.reserve.ttl();
   return command;
 }
 
@@ -304,6 +312,7 @@ std::string CommandHelp() {
          "  torporctl sleep --level 1 WORKER...      or --all, --tag TAG\n"
          "  torporctl wake WORKER...                 or --all, --tag TAG\n"
          "  torporctl reserve --name NAME --part weights=14GiB --ttl 30s\n"
+         "  torporctl renew RESERVATION --ttl 30s\n"
          "  torporctl release RESERVATION\n"
          "  torporctl watch [WORKER...]\n"
          "\n" +

@@ -10,7 +10,7 @@
 
 namespace torpor::ctl {
 
-enum class Verb { kHelp, kVersion, kUsage, kSleep, kWake, kReserve, kRelease, kWatch };
+enum class Verb { kHelp, kVersion, kUsage, kSleep, kWake, kReserve, kRenew, kRelease, kWatch };
 
 // A watch goes on.
 constexpr Duration kNoTimeout = Duration::max();
@@ -27,6 +27,7 @@ struct Command {
   v1::SleepRequest sleep;
   v1::WakeUpRequest wake;
   v1::ReserveRequest reserve;
+  v1::RenewRequest renew;
   v1::ReleaseRequest release;
   v1::WatchRequest watch;
 };

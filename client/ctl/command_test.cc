@@ -77,6 +77,25 @@ TEST(CommandTest, Reserve) {
   EXPECT_EQ(reserve.ttl().nanos(), 500'000'000);
 }
 
+TEST(CommandTest, ReserveInTurn) {
+  const auto command =
+      ParseCommand({"reserve", "--name=a", "--part=b=1", "--ttl=1s", "--wait", "--hold", "--keep"});
+  ASSERT_THAT(command, IsOk());
+  EXPECT_TRUE(command->reserve.wait());
+  EXPECT_TRUE(command->reserve.hold());
+  EXPECT_TRUE(command->reserve.keep());
+  EXPECT_FALSE(ParseCommand({"reserve", "--name=a"})->reserve.wait());
+}
+
+TEST(CommandTest, Renew) {
+  const auto command = ParseCommand({"renew", "r-3", "--ttl=2m"});
+  ASSERT_THAT(command, IsOk());
+  EXPECT_EQ(command->verb, Verb::kRenew);
+  EXPECT_EQ(command->renew.reservation_id(), "r-3");
+  EXPECT_EQ(command->renew.ttl().seconds(), 120);
+  EXPECT_FALSE(ParseCommand({"renew", "r-3"})->renew.has_ttl());
+}
+
 TEST(CommandTest, Release) {
   EXPECT_EQ(ParseCommand({"release", "r-1"})->release.reservation_id(), "r-1");
   EXPECT_EQ(ParseCommand({"release", "--reservation=r-2"})->release.reservation_id(), "r-2");
@@ -124,6 +143,8 @@ TEST(CommandTest, RefusesWhatMakesNoSense) {
       {{"reserve", "--part==1"}, "--part: "},
       {{"reserve", "--ttl=soon"}, "--ttl: "},
       {{"release"}, "release which reservation?"},
+      {{"renew", "--ttl=1s"}, "renew which reservation?"},
+      {{"renew", "r-1", "--wait"}, "--wait does not go with renew"},
       {{"release", "r-1", "r-2"}, "unexpected argument \"r-2\""},
       {{"usage", "--timeout=0s"}, "--timeout: "},
       {{"watch", "--kind=dreams"}, "\"dreams\" is no kind of event"},

@@ -24,11 +24,15 @@ Duration ToDuration(const google::protobuf::Duration& duration) {
   return seconds(duration.seconds()) + std::chrono::nanoseconds(duration.nanos());
 }
 
+Duration Until(const google::protobuf::Timestamp& time, std::chrono::system_clock::time_point now) {
+  return seconds(time.seconds()) + std::chrono::nanoseconds(time.nanos()) -
+         std::chrono::duration_cast<Duration>(now.time_since_epoch());
+}
+
 // "in 28.4s"
 std::string Expiry(const google::protobuf::Timestamp& time,
                    std::chrono::system_clock::time_point now) {
-  const Duration left = seconds(time.seconds()) + std::chrono::nanoseconds(time.nanos()) -
-                        std::chrono::duration_cast<Duration>(now.time_since_epoch());
+  const Duration left = Until(time, now);
   return left <= Duration::zero() ? "over" : "in " + FormatDuration(left);
 }
 
@@ -98,16 +102,32 @@ std::string PrintWorkers(const v1::UsageResponse& usage) {
 std::string PrintReservations(const v1::UsageResponse& usage,
                               std::chrono::system_clock::time_point now) {
   if (usage.reservations().empty()) return "";
-  Table table({"RESERVATION", "NAME", ">DEVICE", ">DRAWN", ">HOST", ">DRAWN", "EXPIRES", "PARTS"});
+  Table table({"RESERVATION", "NAME", ">DEVICE", ">DRAWN", ">HOST", ">DRAWN", "EXPIRES", "PARTS",
+               ">WORKERS", "KIND"});
   for (const v1::ReservationUsage& reservation : usage.reservations()) {
     std::string parts;
     for (const v1::ReservationPart& part : reservation.parts()) {
       parts += (parts.empty() ? "" : ", ") + part.name() + " " + Size(part.device_bytes());
     }
+    std::string kind = reservation.hold() ? "hold" : "";
+    if (reservation.keep()) kind += kind.empty() ? "keep" : ", keep";
     table.AddRow({reservation.id(), reservation.name(), Size(reservation.device_bytes()),
                   Size(reservation.drawn_device_bytes()), Size(reservation.host_bytes()),
                   Size(reservation.drawn_host_bytes()), Expiry(reservation.expire_time(), now),
-                  parts});
+                  parts, std::to_string(reservation.holders()), kind});
+  }
+  return "\n" + table.ToString();
+}
+
+std::string PrintQueue(const v1::UsageResponse& usage, std::chrono::system_clock::time_point now) {
+  if (usage.queue().empty()) return "";
+  Table table({"QUEUE", "ID", "NAME", "WORKER", ">DEVICE", ">HOST", ">WAITED", "GIVES UP"});
+  for (const v1::WaiterUsage& waiter : usage.queue()) {
+    const Duration waited = std::max(Duration::zero(), -Until(waiter.since_time(), now));
+    table.AddRow({std::to_string(waiter.position()), waiter.id(), waiter.name(),
+                  waiter.worker_id().empty() ? "-" : waiter.worker_id(),
+                  Size(waiter.device_bytes()), Size(waiter.host_bytes()), FormatDuration(waited),
+                  Expiry(waiter.deadline_time(), now)});
   }
   return "\n" + table.ToString();
 }
@@ -145,7 +165,7 @@ std::string PrintResults(const Response& response, const char* device, const cha
 
 std::string Print(const v1::UsageResponse& usage, std::chrono::system_clock::time_point now) {
   return PrintDevice(usage.device(), usage.host_pool()) + PrintWorkers(usage) +
-         PrintReservations(usage, now);
+         PrintReservations(usage, now) + PrintQueue(usage, now);
 }
 
 std::string Print(const v1::SleepResponse& response) {
@@ -162,6 +182,10 @@ std::string Print(const v1::ReserveResponse& response, std::chrono::system_clock
   return response.reservation_id() + ": " + Size(response.budget().requested_bytes()) + " of the " +
          Size(response.budget().available_bytes()) + " available, expires " +
          Expiry(response.expire_time(), now) + "\n";
+}
+
+std::string Print(const v1::RenewResponse& response, std::chrono::system_clock::time_point now) {
+  return "Expires " + Expiry(response.expire_time(), now) + ".\n";
 }
 
 std::string Print(const v1::ReleaseResponse& response) {

@@ -16,6 +16,7 @@ std::string Print(const v1::UsageResponse& usage, std::chrono::system_clock::tim
 std::string Print(const v1::SleepResponse& response);
 std::string Print(const v1::WakeUpResponse& response);
 std::string Print(const v1::ReserveResponse& response, std::chrono::system_clock::time_point now);
+std::string Print(const v1::RenewResponse& response, std::chrono::system_clock::time_point now);
 std::string Print(const v1::ReleaseResponse& response);
 
 // "RESOURCE_EXHAUSTED HOST_POOL_EXHAUSTED: message", then a line for each number.

@@ -68,6 +68,16 @@ TEST(PrintTest, Usage) {
   reservation.set_device_bytes(MiB(64).value());
   reservation.mutable_expire_time()->set_seconds(1'700'000'090);
   reservation.add_parts()->set_name("weights");
+  reservation.set_hold(true);
+  reservation.set_keep(true);
+  reservation.set_holders(1);
+  v1::WaiterUsage& waiter = *usage.add_queue();
+  waiter.set_id("q-7");
+  waiter.set_position(1);
+  waiter.set_name("later");
+  waiter.set_device_bytes(MiB(16).value());
+  waiter.mutable_since_time()->set_seconds(1'699'999'998);
+  waiter.mutable_deadline_time()->set_seconds(1'700'000'060);
   EXPECT_EQ(
       Print(usage, kNow),
       "Device host-0 (host memory, host): 1.00 GiB\n"
@@ -84,8 +94,12 @@ TEST(PrintTest, Usage) {
       "  op-3\n"
       "w-2              0  unspecified  -                0\n"
       "\n"
-      "RESERVATION  NAME     DEVICE  DRAWN  HOST  DRAWN  EXPIRES   PARTS\n"
-      "r-1          next  64.00 MiB    0 B   0 B    0 B  in 90.0s  weights 0 B\n");
+      "RESERVATION  NAME     DEVICE  DRAWN  HOST  DRAWN  EXPIRES   PARTS        WORKERS  KIND\n"
+      "r-1          next  64.00 MiB    0 B   0 B    0 B  in 90.0s  weights 0 B        1  hold, keep"
+      "\n"
+      "\n"
+      "QUEUE  ID   NAME   WORKER     DEVICE  HOST  WAITED  GIVES UP\n"
+      "1      q-7  later  -       16.00 MiB   0 B   2.00s  in 60.0s\n");
 }
 
 TEST(PrintTest, OvercommitmentIsLoud) {
@@ -130,6 +144,9 @@ TEST(PrintTest, ReserveAndRelease) {
   reserved.mutable_budget()->set_available_bytes(MiB(40).value());
   reserved.mutable_expire_time()->set_seconds(1'700'000'030);
   EXPECT_EQ(Print(reserved, kNow), "r-1: 4.00 MiB of the 40.00 MiB available, expires in 30.0s\n");
+  v1::RenewResponse renewed;
+  renewed.mutable_expire_time()->set_seconds(1'700'000'060);
+  EXPECT_EQ(Print(renewed, kNow), "Expires in 60.0s.\n");
   v1::ReleaseResponse released;
   released.set_device_bytes(MiB(4).value());
   EXPECT_EQ(Print(released), "Came free: 4.00 MiB device, 0 B host.\n");

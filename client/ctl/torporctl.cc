@@ -122,6 +122,13 @@ int Run(const Command& command) {
       print(response, Print(response, now()));
       return kDone;
     }
+    case Verb::kRenew: {
+      v1::RenewResponse response;
+      const grpc::Status status = stub->Renew(&context, command.renew, &response);
+      if (!status.ok()) return Fail(command, status);
+      print(response, Print(response, now()));
+      return kDone;
+    }
     case Verb::kRelease: {
       v1::ReleaseResponse response;
       const grpc::Status status = stub->Release(&context, command.release, &response);
