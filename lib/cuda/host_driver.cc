@@ -123,8 +123,9 @@ HostDriver::~HostDriver() {
 
 Result<MemoryInfo> HostDriver::GetMemoryInfo() {
   if (!owner_) return NotOwned("get memory info");
+  std::vector<UniqueFd> gone;
   MutexLock lock(mutex_);
-  return MemoryInfo{std::max(Bytes(0), device_.total - Used()), device_.total};
+  return MemoryInfo{std::max(Bytes(0), device_.total - Used(gone)), device_.total};
 }
 
 // ---- Addresses
@@ -196,23 +197,24 @@ void HostDriver::Hold(FileId file) {
   if (it->second.held++ == 0) leaving_.erase(file);
 }
 
-void HostDriver::LetGo(FileId file) {
+void HostDriver::LetGo(FileId file, std::vector<UniqueFd>& gone) {
   const auto it = counted_.find(file);
   if (it == counted_.end() || --it->second.held > 0) return;
-  if (!Uncount(file)) leaving_.insert(file);
+  if (!Uncount(file, gone)) leaving_.insert(file);
 }
 
-bool HostDriver::Uncount(FileId file) {
+bool HostDriver::Uncount(FileId file, std::vector<UniqueFd>& gone) {
   const auto it = counted_.find(file);
   if (::flock(it->second.witness.get(), LOCK_EX | LOCK_NB) != 0) return false;
   counted_bytes_ -= it->second.size;
+  gone.push_back(std::move(it->second.witness));
   counted_.erase(it);
   return true;
 }
 
-Bytes HostDriver::Used() {
+Bytes HostDriver::Used(std::vector<UniqueFd>& gone) {
   for (auto it = leaving_.begin(); it != leaving_.end();) {
-    it = Uncount(*it) ? leaving_.erase(it) : std::next(it);
+    it = Uncount(*it, gone) ? leaving_.erase(it) : std::next(it);
   }
   return counted_bytes_;
 }
@@ -222,8 +224,9 @@ Result<MemoryHandle> HostDriver::Create(Bytes size) {
   TORPOR_RETURN_IF_ERROR(CheckSize("create", size, device_.granularity));
   MutexLock create_lock(create_mutex_);
   {
+    std::vector<UniqueFd> gone;
     MutexLock lock(mutex_);
-    const Bytes free = std::max(Bytes(0), device_.total - Used());
+    const Bytes free = std::max(Bytes(0), device_.total - Used(gone));
     if (size > free) {
       return DeviceOutOfMemory("create: " + FormatBytes(size) + " asked, " + FormatBytes(free) +
                                    " free on the host device",
@@ -244,12 +247,13 @@ Result<MemoryHandle> HostDriver::Create(Bytes size) {
 }
 
 Status HostDriver::Release(MemoryHandle handle) {
+  std::vector<UniqueFd> gone;
   MutexLock lock(mutex_);
   const auto it = handles_.find(handle.value());
   if (it == handles_.end()) return DriverInvalidValue("release: no such handle");
   const FileId file = it->second.file;
   handles_.erase(it);
-  LetGo(file);
+  LetGo(file, gone);
   return Status::Ok();
 }
 
@@ -338,7 +342,6 @@ Result<HostDriver::Mappings::iterator> HostDriver::QuietMappings(const char* cal
       return BadRange(call, DeviceAddress(begin), Bytes(static_cast<int64_t>(end - begin)),
                       "not a range of whole mappings");
     }
-    if (!copying) return first;
     if (unmapping) {
       for (auto mark = first; mark != it; ++mark) mark->second.unmapping = true;
       for (auto mark = first; mark != it; ++mark) {
@@ -346,6 +349,7 @@ Result<HostDriver::Mappings::iterator> HostDriver::QuietMappings(const char* cal
       }
       return first;
     }
+    if (!copying) return first;
     copied_.Wait(mutex_);
   }
 }
@@ -371,17 +375,26 @@ Status HostDriver::Unmap(DeviceAddress address, Bytes size) {
   TORPOR_RETURN_IF_ERROR(CheckMappable("unmap", address, size, device_.granularity));
   const uint64_t begin = address.value();
   const uint64_t end = begin + size.size();
+  Mappings::iterator it;
+  {
+    MutexLock lock(mutex_);
+    TORPOR_ASSIGN_OR_RETURN(it, QuietMappings("unmap", begin, end, /*unmapping=*/true));
+  }
+  // Marked as they are, the mappings stay where they are, and nobody else touches them.
+  const bool unmapped = ::mmap(Pointer(begin), size.size(), PROT_NONE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                               0) != MAP_FAILED;
+  const int error = errno;
+  std::vector<UniqueFd> gone;
   MutexLock lock(mutex_);
-  TORPOR_ASSIGN_OR_RETURN(auto it, QuietMappings("unmap", begin, end, /*unmapping=*/true));
-  if (!MapNothing(begin, size)) {
-    const int error = errno;
+  if (!unmapped) {
     for (; it != mappings_.end() && it->first < end; ++it) it->second.unmapping = false;
     return ErrnoStatus(error, "mmap");
   }
   while (it != mappings_.end() && it->first < end) {
     const FileId file = it->second.file;
     it = mappings_.erase(it);
-    LetGo(file);
+    LetGo(file, gone);
   }
   return Status::Ok();
 }

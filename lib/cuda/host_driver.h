@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lib/base/mutex.h"
 #include "lib/base/status.h"
@@ -108,8 +109,9 @@ class HostDriver final : public Driver {
   HostDriver(DeviceInfo device, bool owner) : device_(std::move(device)), owner_(owner) {}
 
   bool Reserved(uint64_t begin, uint64_t end) const REQUIRES(mutex_);
-  // Waits until no copy touches [begin, end); the first mapping in it. Nothing, at once or after
-  // the wait, unless the range consists of whole mappings.
+  // Waits until no copy touches [begin, end), and keeps new ones away if `unmapping`; the first
+  // mapping in it. Nothing, at once or after the wait, unless the range consists of whole mappings
+  // that nobody unmaps.
   Result<Mappings::iterator> QuietMappings(const char* call, uint64_t begin, uint64_t end,
                                            bool unmapping) REQUIRES(mutex_);
   // The mapping at `address` if it permits the access.
@@ -122,11 +124,13 @@ class HostDriver final : public Driver {
   Status RunPieces(DeviceAddress address, Bytes size, Access access, const Piece& piece);
 
   Status Count(int fd, FileId file, Bytes size) REQUIRES(mutex_);
-  // A handle or mapping of the file begins or ends.
+  // A handle or mapping of the file begins or ends. Closing what lands in `gone` frees the file,
+  // which takes its time: to be done without the lock.
   void Hold(FileId file) REQUIRES(mutex_);
-  void LetGo(FileId file) REQUIRES(mutex_);
-  bool Uncount(FileId file) REQUIRES(mutex_);  // false if someone still holds it
-  Bytes Used() REQUIRES(mutex_);
+  void LetGo(FileId file, std::vector<UniqueFd>& gone) REQUIRES(mutex_);
+  // False if someone still holds it.
+  bool Uncount(FileId file, std::vector<UniqueFd>& gone) REQUIRES(mutex_);
+  Bytes Used(std::vector<UniqueFd>& gone) REQUIRES(mutex_);
 
   const DeviceInfo device_;
   const bool owner_;
