@@ -72,7 +72,7 @@ Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& op
       pool_(driver, options.host_pool),
       context_{memory_,  inventory_, admission_, pool_, nullptr,
                keeper,   directory_, &tasks_,    options.worker_deadline,
-               events_} {}
+               events_,  runs_} {}
 
 Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const Clock& clock,
                                            const Options& options) {
@@ -150,6 +150,8 @@ Result<std::vector<WorkerOutcome>> Core::Sleep(const SleepCommand& command) {
   SleepSpec spec;
   TORPOR_ASSIGN_OR_RETURN(spec.policy, PolicyFrom(command.level, command.policies));
   TORPOR_ASSIGN_OR_RETURN(const std::vector<WorkerId> workers, Select(command.selector));
+  spec.wish =
+      SleepWish(command.selector.tags, command.level, command.policies, command.force);
   spec.tags = FilterOf(command.selector.tags);
   spec.force = command.force;
   spec.deadline = command.deadline;
@@ -169,6 +171,7 @@ Result<std::vector<WorkerOutcome>> Core::WakeUp(const WakeCommand& command) {
     TORPOR_RETURN_IF_ERROR(admission_.Check(command.reservation));
   }
   TORPOR_ASSIGN_OR_RETURN(const std::vector<WorkerId> workers, Select(command.selector));
+  spec.wish = WakeWish(command.selector.tags, command.reservation);
   spec.tags = FilterOf(command.selector.tags);
   spec.order = command.order;
   spec.reservation = command.reservation;

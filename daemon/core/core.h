@@ -14,6 +14,7 @@
 #include "daemon/memory/device_memory.h"
 #include "daemon/memory/inventory.h"
 #include "daemon/operation/operation.h"
+#include "daemon/operation/shared_runs.h"
 #include "daemon/operation/tasks.h"
 #include "daemon/pool/host_pool.h"
 #include "daemon/session/worker_link.h"
@@ -141,6 +142,7 @@ class Core final : public WorkerServer::Handler {
   HostPool pool_;
   std::unique_ptr<TransferEngine> transfer_;
   WorkerDirectory directory_;
+  SharedRuns runs_;
   OperationContext context_;
   Tasks tasks_;  // operations and rollbacks under way
   std::unique_ptr<WorkerServer> server_;

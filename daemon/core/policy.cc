@@ -4,6 +4,21 @@
 #include <utility>
 
 namespace torpor {
+namespace {
+
+std::string Counted(const std::string& name) {
+  return " " + std::to_string(name.size()) + ":" + name;
+}
+
+std::string TagList(const std::vector<std::string>& tags) {
+  std::string list;
+  for (const std::string& tag : std::set<std::string>(tags.begin(), tags.end())) {
+    list += Counted(tag);
+  }
+  return list;
+}
+
+}  // namespace
 
 Inventory::PolicyOf LevelPolicy(int32_t level) {
   if (level != 1 && level != 2) return nullptr;
@@ -42,12 +57,26 @@ Result<Inventory::PolicyOf> PolicyFrom(int32_t level,
     });
   }
   if (level == 0) {
-    return InvalidArgument("POLICY_MISSING", "say what shall become of the bytes: a level (1 or "
-                                             "2) or policies by tag");
+    return InvalidArgument("POLICY_MISSING",
+                           "say what shall become of the bytes: a level (1 or "
+                           "2) or policies by tag");
   }
   Inventory::PolicyOf policy = LevelPolicy(level);
   if (policy != nullptr) return policy;
   return InvalidArgument("BAD_LEVEL", "sleep levels are 1 and 2").With("level", level);
+}
+
+std::string SleepWish(const std::vector<std::string>& tags, int32_t level,
+                      const std::map<std::string, wire::Policy>& policies, bool force) {
+  std::string wish = "sleep" + TagList(tags) + " level " + std::to_string(level);
+  for (const auto& [tag, policy] : policies) {
+    wish += Counted(tag) + "=" + std::to_string(static_cast<int>(policy));
+  }
+  return wish + (force ? " force" : "");
+}
+
+std::string WakeWish(const std::vector<std::string>& tags, const std::string& reservation) {
+  return "wake" + TagList(tags) + " reservation" + Counted(reservation);
 }
 
 }  // namespace torpor

@@ -27,6 +27,12 @@ Result<Inventory::PolicyOf> PolicyFrom(int32_t level,
 // No tag: every tag.
 Inventory::TagFilter FilterOf(const std::vector<std::string>& tags);
 
+// Texts that are equal for operations that would do the same to a worker at the same time. The
+// order in which a wake copies makes no difference.
+std::string SleepWish(const std::vector<std::string>& tags, int32_t level,
+                      const std::map<std::string, wire::Policy>& policies, bool force);
+std::string WakeWish(const std::vector<std::string>& tags, const std::string& reservation);
+
 }  // namespace torpor
 
 #endif  // TORPOR_DAEMON_CORE_POLICY_H_

@@ -133,6 +133,7 @@ wire::SleepReply Core::OwnSleep(WorkerId worker, const wire::Sleep& request) {
   auto policy = PolicyFrom(request.level, policies);
   if (!policy.ok()) return {policy.status(), {}, {}, {}};
   spec.policy = *std::move(policy);
+  spec.wish = SleepWish(request.tags, request.level, policies, request.force);
   spec.tags = FilterOf(request.tags);
   spec.force = request.force;
   spec.own = true;
@@ -142,6 +143,7 @@ wire::SleepReply Core::OwnSleep(WorkerId worker, const wire::Sleep& request) {
 
 wire::SleepReply Core::OwnWake(WorkerId worker, const wire::WakeUp& request) {
   WakeSpec spec;
+  spec.wish = WakeWish(request.tags, request.reservation);
   spec.tags = FilterOf(request.tags);
   spec.order = request.tags;
   spec.reservation = request.reservation;

@@ -23,6 +23,8 @@
 
 namespace torpor {
 
+class SharedRuns;
+
 // What operations work with; everything outlives them.
 struct OperationContext {
   DeviceMemory& memory;
@@ -35,6 +37,7 @@ struct OperationContext {
   Tasks* tasks;
   Duration worker_deadline;
   EventLog& events;
+  SharedRuns& runs;
 };
 
 // Where the time went; phases overlap.
@@ -59,6 +62,7 @@ struct WorkerOutcome {
 };
 
 struct SleepSpec {
+  std::string wish;  // equal for those that would do the same (shared_runs.h)
   Inventory::TagFilter tags;
   Inventory::PolicyOf policy;
   bool force = false;
@@ -73,11 +77,13 @@ struct SleepSpec {
 //   3. copy to the pool, while the worker unmaps                it maps again and resumes
 //   4. commit: the journal says so                              from here on only forward
 //   5. release extents, RESUME, answer
+// Where the same is under way already, by `wish`, waits for that and gives its outcome.
 // A worker that does not acknowledge its cancellation leaves `rollback_pending`; the roll back goes
 // on in the background and the worker stays under this operation until it is done.
 WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const SleepSpec& spec);
 
 struct WakeSpec {
+  std::string wish;
   Inventory::TagFilter tags;
   std::vector<std::string> order;  // tags whose bytes come first
   std::string reservation;         // empty: the worker's own if it has room, else the free budget
@@ -90,6 +96,7 @@ struct WakeSpec {
 //   2. create extents; MAP them; copy and clear                 the worker unmaps what it mapped
 //   3. commit: the journal says so                              from here on only forward
 //   4. RESUME, answer
+// Shared as a sleep is.
 WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const WakeSpec& spec);
 
 // --- Allocation, on the worker's own request.

@@ -84,7 +84,7 @@ void Finish(Undo& undo) {
   EndOrphans(undo.context, *undo.link, undo.context.inventory.NewOperationId(),
              std::move(orphans));
   undo.plan = Plan();
-  undo.context.inventory.EndOperation(undo.worker);
+  EndOperation(undo.context, undo.worker);
   OperationEvent done;
   done.change = OperationEvent::Change::kRolledBack;
   done.kind = undo.sleep ? OperationKind::kSleep : OperationKind::kWakeUp;

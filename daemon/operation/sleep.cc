@@ -3,6 +3,7 @@
 #include "daemon/log.h"
 #include "daemon/operation/operation.h"
 #include "daemon/operation/report.h"
+#include "daemon/operation/shared_runs.h"
 #include "daemon/operation/steps.h"
 
 namespace torpor {
@@ -15,9 +16,8 @@ Status TakeImages(const OperationContext& context, const std::string& reservatio
     for (PlannedSegment& segment : arena.segments) {
       if (segment.to != SegmentState::kOffloaded) continue;
       TORPOR_RETURN_IF_ERROR(CheckWanted(spec.deadline, spec.cancel));
-      TORPOR_ASSIGN_OR_RETURN(
-          Draw draw,
-          context.admission.DrawHost(RoundUp(segment.size, HostPool::kUnit), reservation));
+      TORPOR_ASSIGN_OR_RETURN(Draw draw, context.admission.DrawHost(
+                                             RoundUp(segment.size, HostPool::kUnit), reservation));
       TORPOR_ASSIGN_OR_RETURN(segment.image,
                               Image::Create(context.pool, segment.size, std::move(draw)));
     }
@@ -72,9 +72,7 @@ Status QuiesceCopyUnmap(const OperationContext& context, WorkerLink& link, Opera
   return status;
 }
 
-}  // namespace
-
-WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const SleepSpec& spec) {
+WorkerOutcome Run(const OperationContext& context, WorkerId worker, const SleepSpec& spec) {
   WorkerOutcome outcome;
   outcome.worker = worker;
   const PhaseTimer total(&outcome.times.total);
@@ -84,6 +82,7 @@ WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const S
   const auto operation = link.ok() ? context.inventory.BeginOperation(worker) : link.status();
   if (!operation.ok() || !info.has_value()) {
     outcome.status = operation.status();
+    log::Info("worker {}: no sleep: {}", WorkerName(worker), outcome.status);
     return outcome;
   }
 
@@ -105,6 +104,8 @@ WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const S
     outcome.status = TakeImages(context, info->reservation, spec, plan);
   }
   if (!outcome.status.ok()) {
+    log::Warning("worker {}: {} (sleep) failed: {}", WorkerName(worker), OperationName(*operation),
+                 outcome.status);
     RollBackBooks(context, **link, *operation, plan);
     report.Ended(outcome);
     return outcome;
@@ -120,7 +121,7 @@ WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const S
   if (outcome.status.ok()) outcome.status = RecordPlan(context, worker, plan, true);
   if (!outcome.status.ok()) {
     log::Warning("worker {}: {} (sleep) failed: {}", WorkerName(worker), OperationName(*operation),
-              outcome.status);
+                 outcome.status);
     RollBack({context, worker, *link, *operation, std::move(plan), true, info->name}, outcome);
     report.Ended(outcome);
     return outcome;
@@ -153,16 +154,28 @@ WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const S
                         std::chrono::steady_clock::now() + context.worker_deadline);
     if (!resumed.ok()) {
       log::Warning("worker {}: after {} (sleep): {}", WorkerName(worker), OperationName(*operation),
-                resumed);
+                   resumed);
     }
   }
-  context.inventory.EndOperation(worker);
+  EndOperation(context, worker);
   report.Ended(outcome);
-  log::Info("worker {}: {} slept {} segments: {} freed, {} copied, {} discarded",
-            WorkerName(worker), OperationName(*operation), outcome.segments,
+  log::Info("worker {} ({}): {} slept {} segments in {} ms: {} freed, {} copied, {} discarded",
+            WorkerName(worker), outcome.name, OperationName(*operation), outcome.segments,
+            std::chrono::duration_cast<milliseconds>(total.Elapsed()).count(),
             FormatBytes(outcome.device), FormatBytes(outcome.copied),
             FormatBytes(outcome.discarded));
   return outcome;
+}
+
+}  // namespace
+
+WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const SleepSpec& spec) {
+  return context.runs.Do(worker, spec.wish, spec.deadline, spec.cancel,
+                         [&](const CancelToken& cancel) {
+                           SleepSpec shared = spec;
+                           shared.cancel = &cancel;
+                           return Run(context, worker, shared);
+                         });
 }
 
 }  // namespace torpor

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "daemon/log.h"
+#include "daemon/operation/shared_runs.h"
 
 namespace torpor {
 
@@ -80,6 +81,11 @@ Status CheckWanted(TimePoint deadline, const CancelToken* cancel) {
   return DeadlineExceeded("OPERATION_DEADLINE", "the operation did not finish in time");
 }
 
+void EndOperation(const OperationContext& context, WorkerId worker) {
+  context.runs.Close(worker);
+  context.inventory.EndOperation(worker);
+}
+
 Status RecordPlan(const OperationContext& context, WorkerId worker, const Plan& plan, bool after) {
   const auto journal_state = [](SegmentState state) {
     if (state == SegmentState::kOffloaded) return JournalState::kOffloaded;
@@ -98,15 +104,14 @@ Status RecordPlan(const OperationContext& context, WorkerId worker, const Plan& 
 void RollBackBooks(const OperationContext& context, WorkerLink& link, OperationId operation,
                    Plan& plan) {
   EndOrphans(context, link, operation, context.inventory.RollBack(link.worker(), plan));
-  context.inventory.EndOperation(link.worker());
+  EndOperation(context, link.worker());
 }
 
 void EndOrphans(const OperationContext& context, WorkerLink& link, OperationId operation,
                 std::vector<Orphans> orphans) {
   for (Orphans& of_tag : orphans) {
-    const Status unmapped =
-        link.StartUnmap(operation, of_tag.tag, of_tag.extents)
-            .Wait(std::chrono::steady_clock::now() + context.worker_deadline);
+    const Status unmapped = link.StartUnmap(operation, of_tag.tag, of_tag.extents)
+                                .Wait(std::chrono::steady_clock::now() + context.worker_deadline);
     // The daemon's part ends in any case; what the worker still maps is its own loss, and its
     // addresses are not used again.
     if (unmapped.ok()) {

@@ -23,7 +23,8 @@ Result<std::vector<CopyStep>> PlanCopies(const PlannedArena& arena, bool to_host
 class PhaseTimer {
  public:
   explicit PhaseTimer(Duration* sum) : sum_(sum), start_(std::chrono::steady_clock::now()) {}
-  ~PhaseTimer() { *sum_ += std::chrono::steady_clock::now() - start_; }
+  ~PhaseTimer() { *sum_ += Elapsed(); }
+  Duration Elapsed() const { return std::chrono::steady_clock::now() - start_; }
   PhaseTimer(const PhaseTimer&) = delete;
   PhaseTimer& operator=(const PhaseTimer&) = delete;
 
@@ -34,6 +35,9 @@ class PhaseTimer {
 
 // OK until `deadline` has passed (DEADLINE_EXCEEDED OPERATION_DEADLINE), or `cancel` says why not.
 Status CheckWanted(TimePoint deadline, const CancelToken* cancel);
+
+// The last step of an operation: others may follow from here on.
+void EndOperation(const OperationContext& context, WorkerId worker);
 
 // Writes the plan's segments to the journal, as they will be (`after`) or as they were.
 Status RecordPlan(const OperationContext& context, WorkerId worker, const Plan& plan, bool after);

@@ -4,6 +4,7 @@
 #include "daemon/log.h"
 #include "daemon/operation/operation.h"
 #include "daemon/operation/report.h"
+#include "daemon/operation/shared_runs.h"
 #include "daemon/operation/steps.h"
 
 namespace torpor {
@@ -44,8 +45,7 @@ Status CreateMapCopy(const OperationContext& context, WorkerLink& link, Operatio
     Result<std::vector<CopyStep>> steps = std::vector<CopyStep>();
     {
       const PhaseTimer timer(&outcome.times.handles);
-      Result<std::vector<ExtentPtr>> extents =
-          CreateExtents(context, link.worker(), ranges, draw);
+      Result<std::vector<ExtentPtr>> extents = CreateExtents(context, link.worker(), ranges, draw);
       if (extents.ok()) {
         arena.extents = *std::move(extents);
         maps.push_back(link.StartMap(operation, arena.tag, arena.extents));
@@ -76,9 +76,7 @@ Status CreateMapCopy(const OperationContext& context, WorkerLink& link, Operatio
   return status;
 }
 
-}  // namespace
-
-WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const WakeSpec& spec) {
+WorkerOutcome Run(const OperationContext& context, WorkerId worker, const WakeSpec& spec) {
   WorkerOutcome outcome;
   outcome.worker = worker;
   const PhaseTimer total(&outcome.times.total);
@@ -88,6 +86,7 @@ WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const Wa
   const auto operation = link.ok() ? context.inventory.BeginOperation(worker) : link.status();
   if (!operation.ok() || !info.has_value()) {
     outcome.status = operation.status();
+    log::Info("worker {}: no wake: {}", WorkerName(worker), outcome.status);
     return outcome;
   }
 
@@ -101,6 +100,10 @@ WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const Wa
   Result<Draw> draw = size > Bytes(0) ? Admit(context, *info, spec, size) : Draw();
   if (!draw.ok() || size == Bytes(0)) {
     outcome.status = draw.status();
+    if (!draw.ok()) {
+      log::Warning("worker {}: {} (wake) failed: {}", WorkerName(worker), OperationName(*operation),
+                   outcome.status);
+    }
     RollBackBooks(context, **link, *operation, plan);
     report.Ended(outcome);
     return outcome;
@@ -112,7 +115,7 @@ WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const Wa
   if (outcome.status.ok()) outcome.status = RecordPlan(context, worker, plan, true);
   if (!outcome.status.ok()) {
     log::Warning("worker {}: {} (wake) failed: {}", WorkerName(worker), OperationName(*operation),
-              outcome.status);
+                 outcome.status);
     RollBack({context, worker, *link, *operation, std::move(plan), false, info->name}, outcome);
     report.Ended(outcome);
     return outcome;
@@ -134,14 +137,27 @@ WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const Wa
     outcome.status = resumed;
     outcome.status.Add("committed", "true");
     log::Warning("worker {}: after {} (wake): {}", WorkerName(worker), OperationName(*operation),
-              resumed);
+                 resumed);
   }
-  context.inventory.EndOperation(worker);
+  EndOperation(context, worker);
   report.Ended(outcome);
-  log::Info("worker {}: {} woke {} segments: {} taken, {} copied, {} cleared", WorkerName(worker),
-            OperationName(*operation), outcome.segments, FormatBytes(outcome.device),
-            FormatBytes(outcome.copied), FormatBytes(outcome.discarded));
+  log::Info("worker {} ({}): {} woke {} segments in {} ms: {} taken, {} copied, {} cleared",
+            WorkerName(worker), outcome.name, OperationName(*operation), outcome.segments,
+            std::chrono::duration_cast<milliseconds>(total.Elapsed()).count(),
+            FormatBytes(outcome.device), FormatBytes(outcome.copied),
+            FormatBytes(outcome.discarded));
   return outcome;
+}
+
+}  // namespace
+
+WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const WakeSpec& spec) {
+  return context.runs.Do(worker, spec.wish, spec.deadline, spec.cancel,
+                         [&](const CancelToken& cancel) {
+                           WakeSpec shared = spec;
+                           shared.cancel = &cancel;
+                           return Run(context, worker, shared);
+                         });
 }
 
 }  // namespace torpor
