@@ -84,6 +84,24 @@ void Admission::ForgetOld() {
   }
 }
 
+std::optional<TimePoint> Admission::TellExpired() {
+  const TimePoint now = clock_.Now();
+  std::optional<TimePoint> next;
+  for (auto& [id, reservation] : reservations_) {
+    const ReservationStats& stats = reservation.stats;
+    if (reservation.end != End::kNone || reservation.expiry_told) continue;
+    if (stats.expires > now) {
+      next = std::min(next.value_or(stats.expires), stats.expires);
+      continue;
+    }
+    reservation.expiry_told = true;
+    announcer_.Reservation(ReservationEvent::Change::kExpired, stats,
+                           stats.device - stats.drawn_device - stats.surrendered_device,
+                           stats.host - stats.drawn_host);
+  }
+  return next;
+}
+
 BudgetStats Admission::Arithmetic(const DeviceMemory::Measurement& measurement) const {
   BudgetStats budget;
   budget.total = measurement.total;
@@ -101,6 +119,7 @@ BudgetStats Admission::Arithmetic(const DeviceMemory::Measurement& measurement) 
   budget.available = std::max(Bytes(0), left);
   // The safety reserve is ours to give up first: only promises beyond free memory are broken ones.
   budget.overcommitted = std::max(Bytes(0), budget.promised + budget.pending - budget.free);
+  announcer_.Measured(budget);
   return budget;
 }
 
@@ -212,6 +231,9 @@ Result<Draw> Admission::DrawDevice(Bytes size, const std::string& id) {
         .With("reserved_bytes", reservation->stats.device.value());
   }
   reservation->stats.drawn_device += size;
+  if (size == left) {
+    announcer_.Reservation(ReservationEvent::Change::kDrawnOut, reservation->stats, {}, {});
+  }
   draw = MakeDraw(size);
   draw.promised_ = size;
   draw.reservation_ = id;
@@ -269,6 +291,9 @@ Result<TimePoint> Admission::Renew(const std::string& id, Duration ttl) {
   MutexLock lock(mutex_);
   TORPOR_ASSIGN_OR_RETURN(Reservation* const reservation, FindLive(id));
   reservation->stats.expires = clock_.Now() + ttl;
+  announcer_.Reservation(ReservationEvent::Change::kRenewed, reservation->stats,
+                         reservation->LeftDevice(clock_.Now()),
+                         reservation->LeftHost(clock_.Now()));
   Changed();
   return reservation->stats.expires;
 }
@@ -280,6 +305,8 @@ Result<Admission::Released> Admission::Release(const std::string& id) {
                           reservation->LeftHost(clock_.Now())};
   reservation->end = End::kReleased;
   reservation->stats.expires = std::min(reservation->stats.expires, clock_.Now());
+  announcer_.Reservation(ReservationEvent::Change::kReleased, reservation->stats, released.device,
+                         released.host);
   Changed();
   return released;
 }
@@ -299,6 +326,8 @@ bool Admission::RemoveHolder(const std::string& id) {
   const bool ends =
       --reservation.stats.holders == 0 && !reservation.stats.keep && !reservation.Over(clock_.Now());
   if (!ends) return false;
+  announcer_.Reservation(ReservationEvent::Change::kEnded, reservation.stats,
+                         reservation.LeftDevice(clock_.Now()), reservation.LeftHost(clock_.Now()));
   reservation.end = End::kUnheld;
   reservation.stats.expires = clock_.Now();
   Changed();
@@ -308,6 +337,7 @@ bool Admission::RemoveHolder(const std::string& id) {
 Result<BudgetStats> Admission::Budget() {
   TORPOR_ASSIGN_OR_RETURN(const auto measurement, measure_());
   MutexLock lock(mutex_);
+  TellExpired();
   return Arithmetic(measurement);
 }
 

@@ -3,9 +3,11 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "daemon/admission/announcer.h"
 #include "daemon/admission/draw.h"
 #include "daemon/admission/refusal.h"
 #include "daemon/admission/reservation.h"
@@ -43,6 +45,7 @@ class Admission {
     Bytes host_budget{};
     bool require_reservation = false;
     Duration patience = seconds(2);
+    EventLog* events = nullptr;  // hears of reservations, the queue and pressure
   };
   using Measure = std::function<Result<DeviceMemory::Measurement>()>;
   using Holders = std::function<std::vector<MemoryHolder>()>;
@@ -52,7 +55,8 @@ class Admission {
       : options_(options),
         measure_(std::move(measure)),
         clock_(clock),
-        holders_(std::move(holders)) {}
+        holders_(std::move(holders)),
+        announcer_(options.events) {}
 
   // At once, all or none.
   //   RESOURCE_EXHAUSTED DEVICE_BUDGET_EXHAUSTED and NEVER_FITS with the arithmetic,
@@ -123,6 +127,7 @@ class Admission {
   struct Reservation {
     ReservationStats stats;
     End end = End::kNone;
+    bool expiry_told = false;
     Bytes LeftDevice(TimePoint now) const;
     Bytes LeftHost(TimePoint now) const;
     bool Over(TimePoint now) const { return end != End::kNone || stats.expires <= now; }
@@ -156,6 +161,8 @@ class Admission {
   Bytes PromisedDevice() const REQUIRES(mutex_);
   Bytes PromisedHost() const REQUIRES(mutex_);
   void ForgetOld() REQUIRES(mutex_);
+  // Tells of reservations that have expired; gives when the next one will.
+  std::optional<TimePoint> TellExpired() REQUIRES(mutex_);
   void Changed() REQUIRES(mutex_);
 
   const Options options_;
@@ -163,6 +170,7 @@ class Admission {
   const Clock& clock_;
   const Holders holders_;
   mutable Mutex mutex_;
+  mutable Announcer announcer_ GUARDED_BY(mutex_);
   std::map<std::string, Reservation> reservations_ GUARDED_BY(mutex_);
   uint64_t next_reservation_ GUARDED_BY(mutex_) = 1;
   // Running sums of device draws, which match the measurement's sums of what was created and

@@ -5,11 +5,11 @@
 
 namespace torpor {
 
-void WaitQueue::Add(Waiter waiter, TimePoint now) {
+const WaiterStats& WaitQueue::Add(Waiter waiter, TimePoint now) {
   waiter.stats.id = "q-" + std::to_string(next_id_++);
   waiter.stats.since = now;
   waiter.first_since = now;
-  waiters_.push_back(std::move(waiter));
+  return waiters_.emplace_back(std::move(waiter)).stats;
 }
 
 std::vector<Waiter> WaitQueue::Remove(const std::function<bool(const Waiter&)>& leaves,

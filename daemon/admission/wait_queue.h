@@ -36,7 +36,7 @@ class WaitQueue {
   size_t size() const { return waiters_.size(); }
 
   // Names the waiter ("q-1") and puts it at the end.
-  void Add(Waiter waiter, TimePoint now);
+  const WaiterStats& Add(Waiter waiter, TimePoint now);
   // Takes out those that `leaves` says.
   std::vector<Waiter> Remove(const std::function<bool(const Waiter&)>& leaves, TimePoint now);
 

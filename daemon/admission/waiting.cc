@@ -52,6 +52,8 @@ ReserveResult Admission::Make(const ReservationSpec& spec, const BudgetStats& bu
   stats.expires = result.expires;
   stats.hold = spec.hold;
   stats.keep = spec.keep;
+  announcer_.Reservation(ReservationEvent::Change::kMade, stats, stats.device, stats.host);
+  wake_server_.NotifyAll();  // it waits for the next expiry
   return result;
 }
 
@@ -77,7 +79,8 @@ Status Admission::Enqueue(Waiter& waiter) {
     return ResourceExhausted("QUEUE_FULL", "as many wait for memory as may wait at a time")
         .With("waiting", queue_.size());
   }
-  queue_.Add(std::move(waiter), clock_.Now());
+  const WaiterStats& entered = queue_.Add(std::move(waiter), clock_.Now());
+  announcer_.Entered(entered, queue_.size());
   Changed();
   return Status::Ok();
 }
@@ -117,6 +120,7 @@ void Admission::EndWaits(const std::function<bool(const Waiter&)>& which, const 
   {
     MutexLock lock(mutex_);
     ended = queue_.Remove(which, clock_.Now());
+    for (const Waiter& waiter : ended) announcer_.Left(waiter.stats, queue_.size(), why);
     if (!ended.empty()) Changed();
   }
   for (const Waiter& waiter : ended) Answer(waiter, why);
@@ -140,6 +144,7 @@ void Admission::StopWaiting(const Status& why) {
 }
 
 std::function<void()> Admission::Grant(Waiter waiter, const BudgetStats& budget) {
+  announcer_.Granted(waiter.stats, queue_.size() - 1);
   if (waiter.reserved != nullptr) {
     return [reserved = std::move(waiter.reserved), result = Make(waiter.spec, budget)] {
       reserved(result);
@@ -163,9 +168,9 @@ void Admission::ServeOnce() {
       const bool late = waiter.stats.deadline <= now;
       if (!measurement.ok()) {
         if (late) {
-          answers.emplace_back([waiter, now, status = measurement.status()] {
-            Answer(waiter, Late(status, waiter.stats, now));
-          });
+          const Status why = Late(measurement.status(), waiter.stats, now);
+          announcer_.Left(waiter.stats, queue_.size() - 1, why);
+          answers.emplace_back([waiter, why] { Answer(waiter, why); });
         }
         return late;
       }
@@ -175,9 +180,12 @@ void Admission::ServeOnce() {
         return true;
       }
       if (late || !shortage.EverFits()) {
-        answers.emplace_back([this, waiter, now, late, shortage] {
+        answers.emplace_back([this, waiter, now, late, shortage, waiting = queue_.size() - 1,
+                              announcer = announcer_] {
           const Status refusal = Refuse(shortage);
-          Answer(waiter, late ? Late(refusal, waiter.stats, now) : refusal);
+          const Status why = late ? Late(refusal, waiter.stats, now) : refusal;
+          announcer.Left(waiter.stats, waiting, why);
+          Answer(waiter, why);
         });
         return true;
       }
@@ -198,8 +206,13 @@ void Admission::ServeQueue() {
       const TimePoint started = real_now();
       for (;;) {
         if (!stopped_.ok()) return;
+        const std::optional<TimePoint> expiry = TellExpired();
         if (queue_.empty()) {
-          wake_server_.Wait(mutex_);
+          if (expiry.has_value()) {
+            wake_server_.WaitUntil(mutex_, real_now() + (*expiry - clock_.Now()));
+          } else {
+            wake_server_.Wait(mutex_);
+          }
           continue;
         }
         const Duration left = std::min(kRound, *queue_.NextDeadline() - clock_.Now());

@@ -54,6 +54,15 @@ std::vector<WorkerOutcome> RunOnAll(const std::vector<WorkerId>& workers,
   return outcomes;
 }
 
+Admission::Options ForAdmission(const Core::Options& options, EventLog& events) {
+  Admission::Options chosen;
+  chosen.safety_reserve = options.safety_reserve;
+  chosen.host_budget = options.host_pool - options.host_pool % HostPool::kUnit;
+  chosen.require_reservation = options.require_reservation;
+  chosen.events = &events;
+  return chosen;
+}
+
 }  // namespace
 
 Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& options)
@@ -65,9 +74,7 @@ Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& op
       memory_(driver),
       inventory_(driver.device().granularity, ArenaSize(driver.device().total),
                  driver.device().total),
-      admission_({options.safety_reserve, options.host_pool - options.host_pool % HostPool::kUnit,
-                  options.require_reservation},
-                 [this] { return memory_.Measure(); }, clock,
+      admission_(ForAdmission(options, events_), [this] { return memory_.Measure(); }, clock,
                  [this] { return inventory_.Holders(); }),
       pool_(driver, options.host_pool),
       context_{memory_,  inventory_, admission_, pool_, nullptr,

@@ -72,12 +72,12 @@ struct SegmentsEvent {
 };
 
 struct ReservationEvent {
-  // kDrawnOut: nothing of its device bytes is left to draw.
-  enum class Change { kMade, kRenewed, kDrawnOut, kReleased, kExpired };
+  // kDrawnOut: nothing of its device bytes is left to draw. kEnded: with its last worker's session.
+  enum class Change { kMade, kRenewed, kDrawnOut, kReleased, kExpired, kEnded };
   Change change = Change::kMade;
   std::string id;
   std::string name;
-  // Made and renewed: what is promised; released and expired: the promises that came free.
+  // Made and renewed: what is promised; at the end of any kind: the promises that came free.
   Bytes device{};
   Bytes host{};
 };

@@ -125,6 +125,9 @@ void FromBody(const ReservationEvent& event, v1::WatchResponse& response) {
     case ReservationEvent::Change::kExpired:
       proto.set_change(v1::RESERVATION_CHANGE_EXPIRED);
       break;
+    case ReservationEvent::Change::kEnded:
+      proto.set_change(v1::RESERVATION_CHANGE_ENDED);
+      break;
   }
   proto.set_reservation_id(event.id);
   proto.set_name(event.name);
