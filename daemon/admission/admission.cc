@@ -118,7 +118,11 @@ BudgetStats Admission::Arithmetic(const DeviceMemory::Measurement& measurement) 
   const Bytes left = budget.free - budget.promised - budget.safety_reserve - budget.pending;
   budget.available = std::max(Bytes(0), left);
   // The safety reserve is ours to give up first: only promises beyond free memory are broken ones.
-  budget.overcommitted = std::max(Bytes(0), budget.promised + budget.pending - budget.free);
+  // Nor are those that rest on what came free after the measurement, or may have during it.
+  const Bytes not_seen =
+      measurement.unsettled + std::max(Bytes(0), returned_ - measurement.released);
+  budget.overcommitted =
+      std::max(Bytes(0), budget.promised + budget.pending - budget.free - not_seen);
   announcer_.Measured(budget);
   return budget;
 }
@@ -161,8 +165,10 @@ Status Admission::Admit(const Need& need, Place place,
       grant(shortage.budget);
       return Status::Ok();
     }
-    // Returned to its promise, but not yet free for the measurement: counted twice.
-    if (returned_ == measurement.released || attempt == kMeasurements) break;
+    // Returned to its promise, but not yet free for the measurement, or created during it: counted
+    // twice.
+    const bool exact = returned_ == measurement.released && measurement.unsettled == Bytes(0);
+    if (exact || attempt == kMeasurements) break;
   }
   return Refuse(shortage);
 }

@@ -26,10 +26,12 @@ Result<std::shared_ptr<PhysicalAllocation>> DeviceMemory::Create(Bytes size) {
     MutexLock lock(mutex_);
     ++counts_.under_way;
     ++counts_.begun;
+    counts_.creating += size;
   }
   auto allocation = PhysicalAllocation::Create(driver_, size);
   MutexLock lock(mutex_);
   --counts_.under_way;
+  counts_.creating -= size;
   if (allocation.ok()) counts_.created += size;
   return allocation;
 }
@@ -62,6 +64,8 @@ Result<DeviceMemory::Measurement> DeviceMemory::Measure() {
     measurement.context = std::max(Bytes(0), driver_.device().context);
     measurement.created = before.created;
     measurement.released = after.released + after.releasing;
+    measurement.unsettled = after.created + after.creating - before.created +
+                            (measurement.released - before.released);
     return measurement;
   }
 }

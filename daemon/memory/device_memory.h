@@ -24,7 +24,9 @@ class DeviceMemory {
     // says, never the other way round.
     Bytes created{};
     Bytes released{};
-    Bytes context{};   // the daemon's own context; 0 if unknown
+    // By how much `free` may lack more, or have more; 0 if exact.
+    Bytes unsettled{};
+    Bytes context{};  // the daemon's own context; 0 if unknown
     Bytes resident() const;  // not below 0
     // Total less free, resident and context; not below 0.
     Bytes other() const;
@@ -45,10 +47,11 @@ class DeviceMemory {
  private:
   struct Counts {
     Bytes created{};
+    Bytes creating{};  // by calls under way
     Bytes released{};
-    Bytes releasing{};    // by calls under way
-    int under_way = 0;    // calls of either kind
-    uint64_t begun = 0;   // calls so far
+    Bytes releasing{};   // likewise
+    int under_way = 0;   // calls of either kind
+    uint64_t begun = 0;  // calls so far
   };
   Counts counts() const EXCLUDES(mutex_);
 
