@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "daemon/transfer/transfer.h"
 #include "lib/base/cancel_token.h"
 #include "lib/base/clock.h"
+#include "lib/base/mutex.h"
 #include "lib/base/status.h"
 #include "lib/cuda/driver.h"
 
@@ -120,7 +122,10 @@ class Core final : public WorkerServer::Handler {
                    const wire::Allocate& message);
   void WaitInQueue(const std::shared_ptr<Allocation>& allocation);
   void RetryAllocation(const std::shared_ptr<Allocation>& allocation);
-  void AnswerAllocation(const Allocation& allocation, Result<NewSegment> segment);
+  void AnswerAllocation(const Allocation& allocation, Result<NewSegment> segment)
+      EXCLUDES(handover_mutex_);
+  wire::StatusReply OwnAllocated(WorkerId worker, const wire::Allocated& request)
+      EXCLUDES(handover_mutex_);
   wire::FreeReply OwnFree(WorkerId worker, const wire::Free& request);
   wire::SleepReply OwnSleep(WorkerId worker, const wire::Sleep& request);
   wire::SleepReply OwnWake(WorkerId worker, const wire::WakeUp& request);
@@ -146,6 +151,9 @@ class Core final : public WorkerServer::Handler {
   OperationContext context_;
   Tasks tasks_;  // operations and rollbacks under way
   std::unique_ptr<WorkerServer> server_;
+  Mutex handover_mutex_;
+  CondVar handed_over_;
+  std::set<SegmentId> handovers_ GUARDED_BY(handover_mutex_);  // answers being sent
   std::thread queue_;  // serves those that wait for memory
 };
 

@@ -1,5 +1,5 @@
-// A worker's allocation, which may wait for memory: in the queue of the admission, or for memory that
-// is promised to it while others still have it mapped.
+// A worker's allocation, which may wait for memory: in the queue of the admission, or for memory
+// that is promised to it while others still have it mapped.
 
 #include <algorithm>
 #include <chrono>
@@ -45,9 +45,8 @@ void Core::OwnAllocate(WorkerId worker, const std::shared_ptr<wire::Channel>& ch
   allocation.waits = message.timeout_ms != 0;
   allocation.since = clock_.Now();
   allocation.deadline =
-      allocation.since + milliseconds(message.timeout_ms < 0
-                                          ? kLongestMs
-                                          : std::min(message.timeout_ms, kLongestMs));
+      allocation.since +
+      milliseconds(message.timeout_ms < 0 ? kLongestMs : std::min(message.timeout_ms, kLongestMs));
   Result<NewSegment> segment = AllocateSegment(context_, worker, message.tag, message.size);
   const bool wait = allocation.waits && !segment.ok() &&
                     (NoneLeft(segment.status()) || NotThereYet(segment.status()));
@@ -62,18 +61,19 @@ void Core::OwnAllocate(WorkerId worker, const std::shared_ptr<wire::Channel>& ch
 void Core::WaitInQueue(const std::shared_ptr<Allocation>& allocation) {
   const WorkerId worker = allocation->worker;
   const auto info = inventory_.FindWorker(worker);
-  admission_.DrawDeviceAsync(
-      admission_.NewTicket(), RoundUp(allocation->size, driver_.device().granularity),
-      {WorkerName(worker), info.has_value() ? info->name : std::string()}, allocation->deadline,
-      [this, allocation](Result<Draw> draw) {
-        // Not on the queue's thread, which others wait for.
-        auto shared = std::make_shared<Result<Draw>>(std::move(draw));
-        tasks_.Run([this, allocation, shared] {
-          if (!shared->ok()) return AnswerAllocation(*allocation, shared->status());
-          allocation->draw = *std::move(*shared);
-          RetryAllocation(allocation);
-        });
-      });
+  admission_.DrawDeviceAsync(admission_.NewTicket(),
+                             RoundUp(allocation->size, driver_.device().granularity),
+                             {WorkerName(worker), info.has_value() ? info->name : std::string()},
+                             allocation->deadline, [this, allocation](Result<Draw> draw) {
+                               // Not on the queue's thread, which others wait for.
+                               auto shared = std::make_shared<Result<Draw>>(std::move(draw));
+                               tasks_.Run([this, allocation, shared] {
+                                 if (!shared->ok())
+                                   return AnswerAllocation(*allocation, shared->status());
+                                 allocation->draw = *std::move(*shared);
+                                 RetryAllocation(allocation);
+                               });
+                             });
   // It may have left while it was put into the queue, too late for OnGone to see.
   if (const auto link = directory_.Find(worker); !link.ok()) {
     admission_.CancelWaitsOf(WorkerName(worker), link.status());
@@ -92,9 +92,9 @@ void Core::RetryAllocation(const std::shared_ptr<Allocation>& allocation) {
     if (now >= allocation->deadline || !allocation->channel->Gone().ok()) {
       Status late = DeadlineExceeded("ALLOCATION_DEADLINE", segment.status().message());
       for (const auto& [key, value] : segment.status().details()) late.Add(key, value);
-      late.Add("waited_ms", std::to_string(std::chrono::duration_cast<milliseconds>(
-                                               now - allocation->since)
-                                               .count()));
+      late.Add("waited_ms",
+               std::to_string(
+                   std::chrono::duration_cast<milliseconds>(now - allocation->since).count()));
       return AnswerAllocation(*allocation, late);
     }
     std::this_thread::sleep_for(kPause);
@@ -123,15 +123,34 @@ void Core::AnswerAllocation(const Allocation& allocation, Result<NewSegment> seg
     reply.extents.push_back({extent->id(), extent->offset(), extent->size()});
     fds.push_back(extent->fd());
   }
+  {
+    MutexLock lock(handover_mutex_);
+    handovers_.insert(reply.segment);
+  }
   const Status sent = answer(reply, fds);
+  segment->extents.clear();
+  {
+    MutexLock lock(handover_mutex_);
+    handovers_.erase(reply.segment);
+    handed_over_.NotifyAll();
+  }
   if (sent.ok()) return;
   log::Warning("worker {}: cannot hand over segment {}: {}", WorkerName(worker),
                reply.segment.value(), sent);
-  segment->extents.clear();
   (void)FinishAllocation(context_, worker, reply.segment, sent);
   wire::AllocateReply failed;
   failed.status = sent;
   (void)answer(failed, {});
+}
+
+wire::StatusReply Core::OwnAllocated(WorkerId worker, const wire::Allocated& request) {
+  {
+    // The worker is quick, and may free the segment next: then nothing here may still hold its
+    // memory.
+    MutexLock lock(handover_mutex_);
+    while (handovers_.count(request.segment) != 0) handed_over_.Wait(handover_mutex_);
+  }
+  return {FinishAllocation(context_, worker, request.segment, request.status)};
 }
 
 }  // namespace torpor

@@ -56,8 +56,7 @@ void Core::OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& chan
     case wire::Type::kAllocated: {
       const auto message = decode(wire::Allocated());
       if (!message.ok()) return;
-      answer(wire::StatusReply{
-          FinishAllocation(context_, worker, message->segment, message->status)});
+      answer(OwnAllocated(worker, *message));
       return;
     }
     case wire::Type::kFree: {
