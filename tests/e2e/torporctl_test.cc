@@ -84,6 +84,23 @@ TEST_F(TorporctlTest, ReservesAndReleases) {
   EXPECT_THAT(Ctl({"release", "r-1"}).errors, HasSubstr("RESERVATION_RELEASED"));
 }
 
+TEST_F(TorporctlTest, ReservesInTurnAndRenews) {
+  ASSERT_EQ(Ctl({"reserve", "--name=all", "--part=weights=60MiB", "--ttl=500ms"}).exit_status, 0);
+  const Finished waited = Ctl({"reserve", "--name=next", "--part=weights=40MiB", "--ttl=1m",
+                               "--wait", "--hold", "--keep", "--timeout=30s"});
+  EXPECT_EQ(waited.exit_status, 0) << waited.errors;
+  EXPECT_THAT(waited.output, testing::StartsWith("r-2: 40.00 MiB"));
+  const Finished renewed = Ctl({"renew", "r-2", "--ttl=10m"});
+  EXPECT_EQ(renewed.exit_status, 0) << renewed.errors;
+  EXPECT_THAT(renewed.output, testing::StartsWith("Expires in "));
+  EXPECT_THAT(Ctl({"usage"}).output, HasSubstr("hold, keep"));
+  const Finished late = Ctl({"reserve", "--name=late", "--part=weights=40MiB", "--ttl=1m",
+                             "--wait", "--timeout=500ms"});
+  EXPECT_EQ(late.exit_status, 1);
+  EXPECT_THAT(late.errors, HasSubstr("DEADLINE_EXCEEDED RESERVATION_DEADLINE: "));
+  EXPECT_THAT(Ctl({"renew", "r-1", "--ttl=10m"}).errors, HasSubstr("RESERVATION_EXPIRED"));
+}
+
 TEST_F(TorporctlTest, SleepsAndWakes) {
   auto worker = WorkerProcess::Connect(daemon_->worker_socket(), "model");
   ASSERT_THAT(worker, IsOk());
