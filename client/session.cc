@@ -162,10 +162,9 @@ Result<DeviceAddress> Session::Impl::Allocate(const std::string& tag, Bytes size
     return InvalidArgument("EMPTY_ALLOCATION", "an allocation of 0 bytes")
         .With("requested_bytes", 0);
   }
-  TORPOR_ASSIGN_OR_RETURN(
-      WithFds<wire::AllocateReply> reply,
-      connection_.AskForFds<wire::AllocateReply>(wire::Type::kAllocate,
-                                                 wire::Allocate{tag, size, timeout_ms}));
+  TORPOR_ASSIGN_OR_RETURN(WithFds<wire::AllocateReply> reply,
+                          connection_.AskForFds<wire::AllocateReply>(
+                              wire::Type::kAllocate, wire::Allocate{tag, size, timeout_ms}));
   TORPOR_RETURN_IF_ERROR(reply.message.status);
   const Result<DeviceAddress> address = MapSegment(tag, reply);
   const Result<wire::StatusReply> told = connection_.Ask<wire::StatusReply>(

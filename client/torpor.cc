@@ -269,8 +269,8 @@ int torpor_allocate(torpor_session* session, const char* tag, int64_t size, void
   return torpor_allocate_wait(session, tag, size, 0, address);
 }
 
-int torpor_allocate_wait(torpor_session* session, const char* tag, int64_t size,
-                         int64_t timeout_ms, void** address) {
+int torpor_allocate_wait(torpor_session* session, const char* tag, int64_t size, int64_t timeout_ms,
+                         void** address) {
   return ReturnCode([&]() -> Status {
     TORPOR_REQUIRE(address);
     *address = nullptr;

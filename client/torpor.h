@@ -149,14 +149,14 @@ int torpor_describe(const torpor_session* session, torpor_session_info* info);
 int torpor_allocate(torpor_session* session, const char* tag, int64_t size, void** address);
 
 /* As torpor_allocate, but waits in its turn for device memory that others have: until they free it,
- * are put to sleep, or have ended. `timeout_ms`: TORPOR_NO_TIMEOUT waits as long as it takes (a day),
- * 0 not at all. Not inside the work guard, nor in a callback: those that it waits for may be waiting
- * for this thread. What a reservation has not left is not waited for.
+ * are put to sleep, or have ended. `timeout_ms`: TORPOR_NO_TIMEOUT waits as long as it takes (a
+ * day), 0 not at all. Not inside the work guard, nor in a callback: those that it waits for may be
+ * waiting for this thread. What a reservation has not left is not waited for.
  *   DEADLINE_EXCEEDED ALLOCATION_DEADLINE: with the numbers of the refusal, and waited_ms
  *   FAILED_PRECONDITION WORK_GUARD_HELD, CALLED_FROM_CALLBACK: at once
  *   RESOURCE_EXHAUSTED NEVER_FITS, QUEUE_FULL: at once; others as torpor_allocate */
-int torpor_allocate_wait(torpor_session* session, const char* tag, int64_t size,
-                         int64_t timeout_ms, void** address);
+int torpor_allocate_wait(torpor_session* session, const char* tag, int64_t size, int64_t timeout_ms,
+                         void** address);
 
 /* Frees the segment that starts at `address` (NULL is ignored), from any thread, also while it
  * sleeps. Never waits for an operation. If memory is to be unmapped, synchronizes the device first;

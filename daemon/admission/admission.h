@@ -22,8 +22,8 @@ namespace torpor {
 
 // Decides who may have device memory and room in the host pool. A reservation is a promise: its
 // bytes are kept from everyone who does not present it, until they are drawn, it expires or ends.
-// Memory of a freed extent returns to the promise it came from; memory of a sleeping one goes to the
-// free budget, unless the reservation holds it.
+// Memory of a freed extent returns to the promise it came from; memory of a sleeping one goes to
+// the free budget, unless the reservation holds it.
 //
 // Whoever creates device memory holds a draw for it from before the creation until after the
 // release. So a measurement, which is older than the books by the time it is used, can be set right
@@ -31,8 +31,8 @@ namespace torpor {
 //
 // The queue: those that wait have nothing, and get everything they asked for at once, in the order
 // in which they came. Nobody takes what those before him in the queue need; a reservation that does
-// not wait comes after all of them. Allocations and wakes that do not wait pass the queue, but leave
-// what the first waiter needs once it has been the first for `patience`. What is drawn from a
+// not wait comes after all of them. Allocations and wakes that do not wait pass the queue, but
+// leave what the first waiter needs once it has been the first for `patience`. What is drawn from a
 // reservation, and host memory for a sleep, is not affected.
 //
 // Thread-safe. Measurements, callbacks and answers run without any lock of this class.
@@ -91,8 +91,8 @@ class Admission {
   uint64_t NewTicket() EXCLUDES(mutex_);
   // As Reserve, but waits for what is short until `deadline`. Calls `done` once, now or later, on
   // any thread.
-  //   DEADLINE_EXCEEDED RESERVATION_DEADLINE with the arithmetic; RESOURCE_EXHAUSTED QUEUE_FULL; what
-  //   ends the wait from outside
+  //   DEADLINE_EXCEEDED RESERVATION_DEADLINE with the arithmetic; RESOURCE_EXHAUSTED QUEUE_FULL;
+  //   what ends the wait from outside
   void ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimePoint deadline,
                     std::function<void(Result<ReserveResult>)> done) EXCLUDES(mutex_);
   // A draw on the free budget for the worker `id`, called `name`. Always waits for its turn: to be
@@ -145,8 +145,8 @@ class Admission {
   // What `need` meets when `kept` of what is available belongs to others.
   Shortage Compare(const Need& need, const Need& kept,
                    const DeviceMemory::Measurement& measurement) const REQUIRES(mutex_);
-  // Runs `grant` under the lock if `need` fits. A refusal rests on a measurement after which nothing
-  // was returned, or on the last of a few.
+  // Runs `grant` under the lock if `need` fits. A refusal rests on a measurement after which
+  // nothing was returned, or on the last of a few.
   Status Admit(const Need& need, Place place, const std::function<void(const BudgetStats&)>& grant)
       EXCLUDES(mutex_);
   Status Refuse(const Shortage& shortage) const EXCLUDES(mutex_);

@@ -215,7 +215,8 @@ TEST_F(AdmissionRaceTest, ManyThreadsNeverRunOutOfWhatTheyWereGranted) {
         const int units = static_cast<int>(1 + random() % 24);
         std::string id;
         if (random() % 2 == 0) {
-          auto reserved = admission_.Reserve({"job", {{"all", kUnit * units}}, Bytes(0), seconds(60)});
+          auto reserved =
+              admission_.Reserve({"job", {{"all", kUnit * units}}, Bytes(0), seconds(60)});
           if (!reserved.ok()) continue;
           id = reserved->id;
         }

@@ -168,9 +168,11 @@ TEST_F(AdmissionTest, SurrenderedMemoryReturnsToTheFreeBudget) {
 // --- reservations
 
 TEST_F(AdmissionTest, PartsAreGrantedTogetherOrNotAtAll) {
-  const auto granted = admission_->Reserve({
-      "job", {{"weights", MiB(30)}, {"kv_cache", MiB(20)}, {"workspace", MiB(0)}}, MiB(8),
-      seconds(60)});
+  const auto granted =
+      admission_->Reserve({"job",
+                           {{"weights", MiB(30)}, {"kv_cache", MiB(20)}, {"workspace", MiB(0)}},
+                           MiB(8),
+                           seconds(60)});
   ASSERT_THAT(granted, IsOk());
   EXPECT_EQ(granted->budget.available, MiB(60));  // before it
   EXPECT_EQ(granted->expires, clock_.Now() + seconds(60));

@@ -18,9 +18,8 @@ Named Largest(std::vector<MemoryHolder> holders) {
   holders.erase(std::remove_if(holders.begin(), holders.end(),
                                [](const MemoryHolder& h) { return h.resident <= Bytes(0); }),
                 holders.end());
-  std::stable_sort(holders.begin(), holders.end(), [](const auto& a, const auto& b) {
-    return a.resident > b.resident;
-  });
+  std::stable_sort(holders.begin(), holders.end(),
+                   [](const auto& a, const auto& b) { return a.resident > b.resident; });
   Named named;
   for (size_t i = 0; i < holders.size() && i < kNamed; ++i) {
     const std::string who = (i == 0 ? "" : ", ") + holders[i].name + " (" + holders[i].id + ")";
@@ -38,15 +37,14 @@ Named Largest(std::vector<MemoryHolder> holders) {
 Status NeverFits(const Shortage& shortage) {
   const BudgetStats& budget = shortage.budget;
   const bool device = shortage.device > shortage.most();
-  return ResourceExhausted(
-             "NEVER_FITS",
-             device ? FormatBytes(shortage.device) + " asked, at most " +
-                          FormatBytes(shortage.most()) + " can be had = " +
-                          FormatBytes(budget.total) + " total - " + FormatBytes(budget.context) +
-                          " daemon's context - " + FormatBytes(budget.safety_reserve) +
-                          " safety reserve"
-                    : FormatBytes(shortage.host) + " asked of a host pool of " +
-                          FormatBytes(shortage.host_budget))
+  return ResourceExhausted("NEVER_FITS",
+                           device ? FormatBytes(shortage.device) + " asked, at most " +
+                                        FormatBytes(shortage.most()) +
+                                        " can be had = " + FormatBytes(budget.total) + " total - " +
+                                        FormatBytes(budget.context) + " daemon's context - " +
+                                        FormatBytes(budget.safety_reserve) + " safety reserve"
+                                  : FormatBytes(shortage.host) + " asked of a host pool of " +
+                                        FormatBytes(shortage.host_budget))
       .With("requested_bytes", device ? shortage.device.value() : shortage.host.value())
       .With("most_bytes", device ? shortage.most().value() : shortage.host_budget.value())
       .With("total_bytes", budget.total.value())
@@ -57,8 +55,8 @@ Status NeverFits(const Shortage& shortage) {
 
 Status HostRefusal(const Shortage& shortage) {
   return ResourceExhausted("HOST_POOL_EXHAUSTED",
-                           "the host pool has no room: " + FormatBytes(shortage.host) +
-                               " asked, " + FormatBytes(shortage.host_available()) + " of " +
+                           "the host pool has no room: " + FormatBytes(shortage.host) + " asked, " +
+                               FormatBytes(shortage.host_available()) + " of " +
                                FormatBytes(shortage.host_budget) + " available")
       .With("requested_bytes", shortage.host.value())
       .With("available_bytes", shortage.host_available().value())
@@ -91,11 +89,11 @@ Status Refusal(const Shortage& shortage, std::vector<MemoryHolder> workers) {
   const BudgetStats& budget = shortage.budget;
   const Named resident = Largest(std::move(workers));
   const Named promised = Largest(shortage.promises);
-  std::string message = FormatBytes(shortage.device) + " asked, " +
-                        FormatBytes(shortage.available()) + " available = " +
-                        FormatBytes(budget.free) + " free - " + FormatBytes(budget.promised) +
-                        " promised - " + FormatBytes(budget.safety_reserve) +
-                        " safety reserve - " + FormatBytes(budget.pending) + " being created";
+  std::string message =
+      FormatBytes(shortage.device) + " asked, " + FormatBytes(shortage.available()) +
+      " available = " + FormatBytes(budget.free) + " free - " + FormatBytes(budget.promised) +
+      " promised - " + FormatBytes(budget.safety_reserve) + " safety reserve - " +
+      FormatBytes(budget.pending) + " being created";
   if (shortage.kept > Bytes(0)) {
     message += " - " + FormatBytes(shortage.kept) + " kept for those that wait";
   }

@@ -73,8 +73,8 @@ struct ReserveResult {
 
 // Who waits in the queue, and for what.
 struct WaiterStats {
-  std::string id;    // "q-3"
-  std::string name;  // of the reservation to be; of the worker that allocates
+  std::string id;      // "q-3"
+  std::string name;    // of the reservation to be; of the worker that allocates
   std::string worker;  // id; empty: a reservation waits
   std::vector<ReservationPart> parts;
   Bytes device{};

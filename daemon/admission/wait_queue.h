@@ -20,7 +20,7 @@ namespace torpor {
 struct Waiter {
   uint64_t ticket = 0;
   WaiterStats stats;
-  ReservationSpec spec;  // unless it is an allocation
+  ReservationSpec spec;     // unless it is an allocation
   TimePoint first_since{};  // since when nobody is before it
   // One of the two, called once and without a lock of the admission.
   std::function<void(Result<ReserveResult>)> reserved;

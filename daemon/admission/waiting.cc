@@ -17,8 +17,7 @@ constexpr Duration kShortestRound = milliseconds(1);
 // The same numbers, another verdict.
 Status Late(const Status& refusal, const WaiterStats& waiter, TimePoint now) {
   const bool allocation = !waiter.worker.empty();
-  const int64_t waited =
-      std::chrono::duration_cast<milliseconds>(now - waiter.since).count();
+  const int64_t waited = std::chrono::duration_cast<milliseconds>(now - waiter.since).count();
   Status late = DeadlineExceeded(allocation ? "ALLOCATION_DEADLINE" : "RESERVATION_DEADLINE",
                                  waiter.name + " waited " + std::to_string(waited) + " ms as " +
                                      waiter.id + ": " + refusal.message());
@@ -61,9 +60,8 @@ Result<ReserveResult> Admission::Reserve(const ReservationSpec& spec) {
   TORPOR_RETURN_IF_ERROR(CheckSpec(spec));
   ReserveResult result;
   TORPOR_RETURN_IF_ERROR(Admit({spec.device(), spec.host}, Place::kAfterAll,
-                               [&](const BudgetStats& budget) NO_THREAD_SAFETY_ANALYSIS {
-                                 result = Make(spec, budget);
-                               }));
+                               [&](const BudgetStats& budget)
+                                   NO_THREAD_SAFETY_ANALYSIS { result = Make(spec, budget); }));
   return result;
 }
 
@@ -150,10 +148,9 @@ std::function<void()> Admission::Grant(Waiter waiter, const BudgetStats& budget)
       reserved(result);
     };
   }
-  return [drawn = std::move(waiter.drawn),
-          draw = std::make_shared<Draw>(MakeDraw(waiter.stats.device))] {
-    drawn(std::move(*draw));
-  };
+  return
+      [drawn = std::move(waiter.drawn),
+       draw = std::make_shared<Draw>(MakeDraw(waiter.stats.device))] { drawn(std::move(*draw)); };
 }
 
 void Admission::ServeOnce() {

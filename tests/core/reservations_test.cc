@@ -56,8 +56,8 @@ TEST_F(Reservations, four_fit_the_fifth_waits_or_is_refused) {
   setup.device = MiB(24);
   setup.safety_reserve = MiB(2);
   Start(setup);
-  ASSERT_THAT(core_->Reserve({"model", {{"weights", MiB(14)}, {"workspace", MiB(2)}}, Bytes(0),
-                              seconds(600)}),
+  ASSERT_THAT(core_->Reserve(
+                  {"model", {{"weights", MiB(14)}, {"workspace", MiB(2)}}, Bytes(0), seconds(600)}),
               IsOk());
   const ReservationSpec request{"request", {{"kv_cache", KiB(1536)}}, Bytes(0), seconds(60)};
   std::vector<std::string> ids;
@@ -96,9 +96,8 @@ TEST_F(Reservations, neighbour_frees_while_one_profiles) {
   Start(setup);
   const auto neighbour = Connect("neighbour");
   ASSERT_THAT(neighbour->Allocate("weights", MiB(20), 1), IsOk());
-  const auto reserved =
-      core_->Reserve({"profiler", {{"weights", MiB(4)}, {"kv_cache", MiB(8)}}, Bytes(0),
-                      seconds(600)});
+  const auto reserved = core_->Reserve(
+      {"profiler", {{"weights", MiB(4)}, {"kv_cache", MiB(8)}}, Bytes(0), seconds(600)});
   ASSERT_THAT(reserved, IsOk());
   const auto profiler = Connect("profiler", wire::Quiesce::kSynchronize, reserved->id);
   ASSERT_THAT(profiler->Allocate("weights", MiB(4), 2), IsOk());
@@ -187,8 +186,7 @@ TEST_F(Reservations, ASleepersBytesAreHeldForIt) {
   for (int i = 0; i < 3; ++i) {
     ASSERT_THAT(Sleep(Only(*worker)), IsOk());
     EXPECT_EQ(Usage().budget.promised, MiB(12));
-    EXPECT_THAT(greedy->session->Allocate("weights", MiB(5)),
-                HasReason("DEVICE_BUDGET_EXHAUSTED"));
+    EXPECT_THAT(greedy->session->Allocate("weights", MiB(5)), HasReason("DEVICE_BUDGET_EXHAUSTED"));
     ASSERT_THAT(Wake(Only(*worker)), IsOk());
     EXPECT_TRUE(worker->AllHavePattern());
   }
@@ -202,9 +200,8 @@ TEST_F(Reservations, AnAllocationWaitsForASleep) {
   const auto first = Connect("first");
   const auto second = Connect("second");
   ASSERT_THAT(first->Allocate("weights", MiB(12), 1), IsOk());
-  auto allocated = std::async(std::launch::async, [&] {
-    return second->session->AllocateWait("weights", MiB(10), -1);
-  });
+  auto allocated = std::async(
+      std::launch::async, [&] { return second->session->AllocateWait("weights", MiB(10), -1); });
   WaitForQueue(1);
   EXPECT_EQ(Usage().queue[0].worker, WorkerName(second->id));
   EXPECT_EQ(Usage().queue[0].name, "second");
@@ -228,9 +225,8 @@ TEST_F(Reservations, AWaitingAllocationEndsAtItsDeadlineOrWithItsWorker) {
   Start(setup);
   const auto first = Connect("first");
   ASSERT_THAT(first->Allocate("weights", MiB(12), 1), IsOk());
-  auto late = std::async(std::launch::async, [&] {
-    return first->session->AllocateWait("weights", MiB(8), 5000);
-  });
+  auto late = std::async(std::launch::async,
+                         [&] { return first->session->AllocateWait("weights", MiB(8), 5000); });
   WaitForQueue(1);
   clock_.Advance(seconds(6));
   ASSERT_EQ(late.wait_for(seconds(20)), std::future_status::ready);
@@ -249,9 +245,8 @@ TEST_F(Reservations, AWaitingAllocationEndsAtItsDeadlineOrWithItsWorker) {
   EXPECT_TRUE(Usage().queue.empty());
 
   // Nor does it keep the daemon.
-  auto stopped = std::async(std::launch::async, [&] {
-    return first->session->AllocateWait("weights", MiB(8), -1);
-  });
+  auto stopped = std::async(std::launch::async,
+                            [&] { return first->session->AllocateWait("weights", MiB(8), -1); });
   WaitForQueue(1);
   core_->Stop();
   EXPECT_THAT(stopped.get(), HasCode(Code::kUnavailable));
@@ -261,8 +256,7 @@ TEST_F(Reservations, AnAllocationInsideTheWorkGuardDoesNotWait) {
   Start();
   const auto worker = Connect("a", wire::Quiesce::kGuard);
   ASSERT_THAT(worker->session->WorkBegin({}, std::nullopt), IsOk());
-  EXPECT_THAT(worker->session->AllocateWait("weights", MiB(1), 1000),
-              HasReason("WORK_GUARD_HELD"));
+  EXPECT_THAT(worker->session->AllocateWait("weights", MiB(1), 1000), HasReason("WORK_GUARD_HELD"));
   EXPECT_THAT(worker->session->AllocateWait("weights", MiB(1), 0), IsOk());
   ASSERT_THAT(worker->session->WorkEnd(), IsOk());
   EXPECT_THAT(worker->session->AllocateWait("weights", MiB(1), 1000), IsOk());
@@ -339,8 +333,8 @@ TEST_F(Reservations, wake_races_allocation) {
     meet();
     const auto woken = Wake(Only(*sleeper));
     allocating.join();
-    ASSERT_NE(woken.ok(), allocated.ok()) << round << woken.status().ToString()
-                                          << allocated.status().ToString();
+    ASSERT_NE(woken.ok(), allocated.ok())
+        << round << woken.status().ToString() << allocated.status().ToString();
     const Status& loser = woken.ok() ? allocated.status() : woken.status();
     ASSERT_EQ(loser.reason(), "DEVICE_BUDGET_EXHAUSTED");
     ASSERT_EQ(loser.Number("requested_bytes"), MiB(10).value());

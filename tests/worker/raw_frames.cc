@@ -138,9 +138,8 @@ Result<int64_t> Hold(const std::string& path, Bytes size) {
   TORPOR_RETURN_IF_ERROR(net::SendFrame(socket.get(), static_cast<uint16_t>(wire::Type::kHello), 1,
                                         wire::Encode(wire::Hello{})));
   TORPOR_RETURN_IF_ERROR(Receive(socket.get()).status());
-  TORPOR_RETURN_IF_ERROR(net::SendFrame(socket.get(),
-                                        static_cast<uint16_t>(wire::Type::kAllocate), 2,
-                                        wire::Encode(wire::Allocate{"weights", size})));
+  TORPOR_RETURN_IF_ERROR(net::SendFrame(socket.get(), static_cast<uint16_t>(wire::Type::kAllocate),
+                                        2, wire::Encode(wire::Allocate{"weights", size})));
   TORPOR_ASSIGN_OR_RETURN(net::Frame answer, Receive(socket.get()));
   TORPOR_ASSIGN_OR_RETURN(const wire::AllocateReply reply,
                           wire::Decode<wire::AllocateReply>(answer.payload));
