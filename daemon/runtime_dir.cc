@@ -2,11 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -88,8 +92,36 @@ Result<DeviceDir> DeviceDir::Claim(const std::string& runtime_dir, const std::st
   return DeviceDir(path, std::move(lock));
 }
 
+Result<UniqueFd> LockDevice(const std::string& device) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // An abstract name: it begins with a zero byte, has no file, and ends with its process.
+  const std::string name = std::string(1, '\0') + "torpor/" + device;
+  if (name.size() > sizeof address.sun_path) {
+    return InvalidArgument("BAD_DEVICE_NAME", "\"" + device + "\" is too long");
+  }
+  std::memcpy(address.sun_path, name.data(), name.size());
+  UniqueFd lock(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!lock.valid()) return ErrnoStatus(errno, "create the lock of device " + device);
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
+  if (::bind(lock.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0) return lock;
+  if (errno != EADDRINUSE) return ErrnoStatus(errno, "lock device " + device);
+  return FailedPrecondition("DAEMON_ALREADY_RUNNING",
+                            "another daemon of this machine, with another runtime directory, "
+                            "serves device " + device)
+      .With("device", device);
+}
+
+bool DeviceDir::StillOurs() const {
+  struct stat held {};
+  struct stat there {};
+  return ::fstat(lock_.get(), &held) == 0 && ::stat((path_ + "/lock").c_str(), &there) == 0 &&
+         held.st_dev == there.st_dev && held.st_ino == there.st_ino;
+}
+
 DeviceDir::~DeviceDir() {
-  if (!lock_.valid()) return;
+  // Where the folder was removed, another daemon may serve at its path by now.
+  if (!lock_.valid() || !StillOurs()) return;
   ::unlink(worker_socket().c_str());
   ::unlink(control_socket().c_str());
 }

@@ -12,6 +12,11 @@ namespace torpor {
 // FAILED_PRECONDITION NO_RUNTIME_DIR.
 Result<std::string> DefaultRuntimeDir();
 
+// Held by the one daemon that serves `device` on this machine (in this network namespace), whatever
+// its runtime directory; for devices that are not simply made up, as host devices are.
+// FAILED_PRECONDITION DAEMON_ALREADY_RUNNING.
+Result<UniqueFd> LockDevice(const std::string& device);
+
 // The folder of one daemon, <runtime_dir>/<device>, with the lock that makes it the only one: held
 // until destroyed, and by the kernel's word gone with the process. Move-only; not thread-safe.
 class DeviceDir {
@@ -31,6 +36,7 @@ class DeviceDir {
   std::string control_socket() const { return path_ + "/control.sock"; }
 
  private:
+  bool StillOurs() const;
   DeviceDir(std::string path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
   std::string path_;
   UniqueFd lock_;

@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "lib/base/status_matchers.h"
 
@@ -74,6 +76,33 @@ TEST_F(RuntimeDirTest, DefaultFollowsTheEnvironment) {
   ::unsetenv("TORPOR_RUNTIME_DIR");
   ::setenv("XDG_RUNTIME_DIR", "/run/user/1", 1);
   EXPECT_EQ(*DefaultRuntimeDir(), ::geteuid() == 0 ? "/run/torpor" : "/run/user/1/torpor");
+}
+
+TEST_F(RuntimeDirTest, ADeviceHasOneDaemonWhateverTheRuntimeDirectory) {
+  const std::string device = "GPU-test-" + std::to_string(::getpid());
+  {
+    const auto first = LockDevice(device);
+    ASSERT_THAT(first, IsOk());
+    EXPECT_THAT(LockDevice(device), HasReason("DAEMON_ALREADY_RUNNING"));
+    EXPECT_THAT(LockDevice(device + "-other"), IsOk());
+  }
+  EXPECT_THAT(LockDevice(device), IsOk());
+}
+
+TEST_F(RuntimeDirTest, LeavesTheSocketsOfWhoeverCameAfterTheFolderWasRemoved) {
+  std::string socket;
+  std::optional<DeviceDir> second;
+  {
+    const auto first = DeviceDir::Claim(root_, "host-0");
+    ASSERT_THAT(first, IsOk());
+    std::filesystem::remove_all(root_ + "/host-0");
+    auto claimed = DeviceDir::Claim(root_, "host-0");
+    ASSERT_THAT(claimed, IsOk());
+    second.emplace(*std::move(claimed));
+    socket = second->worker_socket();
+    std::ofstream(socket) << "theirs";
+  }
+  EXPECT_TRUE(std::filesystem::exists(socket));
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "daemon/service/memory_service.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "lib/base/unique_fd.h"
 #include "lib/base/units.h"
 #include "lib/cli/version.h"
 #include "lib/cuda/driver.h"
@@ -65,6 +66,10 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
     TORPOR_ASSIGN_OR_RETURN(runtime_dir, DefaultRuntimeDir());
   }
   TORPOR_ASSIGN_OR_RETURN(const DeviceDir dir, DeviceDir::Claim(runtime_dir, device.uuid));
+  UniqueFd device_lock;
+  if (device.kind == "cuda") {
+    TORPOR_ASSIGN_OR_RETURN(device_lock, LockDevice(device.uuid));
+  }
 
   Core::Options options;
   options.worker_socket = dir.worker_socket();
