@@ -14,7 +14,7 @@ Duration OperationTime(gpr_timespec deadline, Duration none) {
   if (left.tv_sec < 0) return Duration::zero();
   if (left.tv_sec >= std::chrono::duration_cast<seconds>(kLongest).count()) return kLongest;
   const Duration time = seconds(left.tv_sec) + std::chrono::nanoseconds(left.tv_nsec);
-  return time - std::min(time / 10, kMargin);
+  return time - std::min(time / 4, kMargin);
 }
 
 }  // namespace torpor

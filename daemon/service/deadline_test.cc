@@ -14,7 +14,8 @@ gpr_timespec Span(int64_t milliseconds) { return gpr_time_from_millis(millisecon
 
 TEST(DeadlineTest, KeepsAMarginForTheAnswer) {
   EXPECT_EQ(OperationTime(Span(10'000), kNone), milliseconds(9'900));
-  EXPECT_EQ(OperationTime(Span(500), kNone), milliseconds(450));
+  EXPECT_EQ(OperationTime(Span(500), kNone), milliseconds(400));
+  EXPECT_EQ(OperationTime(Span(100), kNone), milliseconds(75));
   EXPECT_EQ(OperationTime(Span(0), kNone), Duration::zero());
 }
 
