@@ -33,6 +33,44 @@ spdlog::logger& Logger() {
   return *logger;
 }
 
+// A name that a worker chose must not look like a line of its own, nor fill the disk.
+constexpr size_t kLongestLine = 4096;
+
+// `text` without control characters (C1 in UTF-8 as well), of at most kLongestLine bytes and a word
+// about what was cut.
+std::string OneLine(std::string_view text) {
+  const auto byte = [text](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
+  };
+  std::string line;
+  size_t i = 0;
+  for (size_t width = 1; i < text.size(); i += width) {
+    const unsigned char c = byte(i);
+    const bool c1 = c == 0xc2 && byte(i + 1) >= 0x80 && byte(i + 1) < 0xa0;
+    width = 1;
+    if (c >= 0xc0 && !c1) {
+      while (width < 4 && (byte(i + width) & 0xc0) == 0x80) ++width;
+    }
+    std::string shown(text.substr(i, width));
+    if (c == '\n') {
+      shown = "\\n";
+    } else if (c == '\r') {
+      shown = "\\r";
+    } else if (c == '\t') {
+      shown = "\\t";
+    } else if (c < 0x20 || c == 0x7f) {
+      shown = fmt::format("\\x{:02x}", c);
+    } else if (c1) {
+      width = 2;
+      shown = fmt::format("\\u{:04x}", byte(i + 1));
+    }
+    if (line.size() + shown.size() > kLongestLine) break;
+    line += shown;
+  }
+  if (i < text.size()) line += fmt::format(" [cut: {} more bytes]", text.size() - i);
+  return line;
+}
+
 }  // namespace
 
 Result<Level> ParseLevel(std::string_view name) {
@@ -49,7 +87,9 @@ void SetLevel(Level level) { Logger().set_level(ToSpdlog(level)); }
 bool Enabled(Level level) { return Logger().should_log(ToSpdlog(level)); }
 
 void Write(Level level, std::string_view line) {
-  Logger().log(ToSpdlog(level), spdlog::string_view_t(line.data(), line.size()));
+  if (!Enabled(level)) return;
+  const std::string shown = OneLine(line);
+  Logger().log(ToSpdlog(level), spdlog::string_view_t(shown.data(), shown.size()));
 }
 
 }  // namespace torpor::log

@@ -19,6 +19,7 @@ Result<Level> ParseLevel(std::string_view name);
 // Drops what is below `level`. Info until called.
 void SetLevel(Level level);
 bool Enabled(Level level);
+// One line whatever is in it: control characters are escaped, what is beyond 4 KiB is cut.
 void Write(Level level, std::string_view line);
 
 template <typename... Args>

@@ -37,6 +37,27 @@ TEST(LogTest, ABraceInTheTextIsNoFormat) {
               testing::HasSubstr("{} {0}"));
 }
 
+TEST(LogTest, ControlCharactersAreEscaped) {
+  EXPECT_THAT(Logged([] {
+                log::Info("{} sleeps",
+                          "a\nb\r\tc\x1b[31m\x7f\xc2\x9b" + std::string(1, '\0') + "\xc3\xa9");
+              }),
+              testing::EndsWith(" info a\\nb\\r\\tc\\x1b[31m\\x7f\\u009b\\x00\xc3\xa9 sleeps\n"));
+}
+
+TEST(LogTest, ALongLineIsCut) {
+  const std::string longest(4096, 'x');
+  EXPECT_THAT(Logged([&] { log::Write(log::Level::kInfo, longest); }),
+              testing::EndsWith(" info " + longest + "\n"));
+  EXPECT_THAT(Logged([&] { log::Write(log::Level::kInfo, longest + "yz"); }),
+              testing::EndsWith(" info " + longest + " [cut: 2 more bytes]\n"));
+  // Escapes count, and no character is cut in the middle.
+  EXPECT_THAT(Logged([] { log::Write(log::Level::kInfo, std::string(3000, '\n')); }),
+              testing::HasSubstr("\\n [cut: 952 more bytes]\n"));
+  EXPECT_THAT(Logged([&] { log::Write(log::Level::kInfo, longest.substr(1) + "\xc3\xa9"); }),
+              testing::EndsWith("x [cut: 2 more bytes]\n"));
+}
+
 TEST(LogTest, ParsesLevels) {
   EXPECT_EQ(*log::ParseLevel("error"), log::Level::kError);
   EXPECT_THAT(log::ParseLevel("loud"), HasReason("BAD_LOG_LEVEL"));
