@@ -1,5 +1,7 @@
 #include "client/ctl/command.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -251,6 +253,15 @@ const std::vector<VerbInfo>& Verbs() {
   return verbs;
 }
 
+// "/run/x.sock", "run/x.sock" or a socket of the working directory; not "unix:x", "dns:///host",
+// "host:7070".
+bool IsSocketPath(const std::string& target) {
+  const size_t slash = target.find('/');
+  if (slash != std::string::npos && target.find(':') > slash) return true;
+  struct stat info {};
+  return ::stat(target.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
+}
+
 }  // namespace
 
 Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
@@ -262,7 +273,9 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
     command.verb = words.help ? Verb::kHelp : Verb::kVersion;
     return command;
   }
-  if (rest.empty()) return BadCommand("what to do? usage, sleep, wake, reserve, renew, release or watch");
+  if (rest.empty()) {
+    return BadCommand("what to do? usage, sleep, wake, reserve, renew, release or watch");
+  }
   const std::string name = rest.front();
   rest.erase(rest.begin());
   const auto verb = std::find_if(Verbs().begin(), Verbs().end(),
@@ -288,7 +301,7 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
   }
   if (!rest.empty()) return BadCommand("unexpected argument \"" + rest.front() + "\"");
   if (names_one && words.reservation.empty()) return BadCommand(name + " which reservation?");
-  if (!command.target.empty() && command.target.front() == '/') {
+  if (IsSocketPath(command.target)) {
     command.target.insert(0, "unix:");
   }
   if (command.timeout == kNoTimeout && command.verb != Verb::kWatch) {

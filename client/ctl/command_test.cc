@@ -2,6 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <string>
 
 #include "lib/base/status_matchers.h"
 #include "lib/base/units.h"
@@ -24,8 +29,27 @@ TEST(CommandTest, Usage) {
 
 TEST(CommandTest, APathIsASocket) {
   EXPECT_EQ(ParseCommand({"usage", "--target=/tmp/x.sock"})->target, "unix:/tmp/x.sock");
-  EXPECT_EQ(ParseCommand({"--target", "127.0.0.1:7070", "usage"})->target, "127.0.0.1:7070");
+  EXPECT_EQ(ParseCommand({"usage", "--target=run/x:1.sock"})->target, "unix:run/x:1.sock");
+  for (const char* name :
+       {"127.0.0.1:7070", "unix:x.sock", "unix:///x.sock", "dns:///localhost:1"}) {
+    EXPECT_EQ(ParseCommand({"--target", name, "usage"})->target, name);
+  }
   EXPECT_THAT(ParseCommand({"usage"})->target, IsEmpty());
+}
+
+TEST(CommandTest, ASocketOfTheWorkingDirectory) {
+  const std::string name = "command_test." + std::to_string(::getpid());
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_GE(fd, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  name.copy(address.sun_path, sizeof address.sun_path - 1);
+  ASSERT_EQ(::chdir(testing::TempDir().c_str()), 0);
+  ASSERT_EQ(::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(ParseCommand({"usage", "--target", name})->target, "unix:" + name);
+  ::unlink(name.c_str());
+  ::close(fd);
+  EXPECT_EQ(ParseCommand({"usage", "--target", name})->target, name);
 }
 
 TEST(CommandTest, SleepByLevel) {

@@ -102,8 +102,8 @@ std::string PrintWorkers(const v1::UsageResponse& usage) {
 std::string PrintReservations(const v1::UsageResponse& usage,
                               std::chrono::system_clock::time_point now) {
   if (usage.reservations().empty()) return "";
-  Table table({"RESERVATION", "NAME", ">DEVICE", ">DRAWN", ">HOST", ">DRAWN", "EXPIRES", "PARTS",
-               ">WORKERS", "KIND"});
+  Table table({"RESERVATION", "NAME", ">DEVICE", ">DRAWN", ">HOST", ">HOST DRAWN", "EXPIRES",
+               "PARTS", ">WORKERS", "KIND"});
   for (const v1::ReservationUsage& reservation : usage.reservations()) {
     std::string parts;
     for (const v1::ReservationPart& part : reservation.parts()) {

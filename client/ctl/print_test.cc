@@ -94,9 +94,10 @@ TEST(PrintTest, Usage) {
       "  op-3\n"
       "w-2              0  unspecified  -                0\n"
       "\n"
-      "RESERVATION  NAME     DEVICE  DRAWN  HOST  DRAWN  EXPIRES   PARTS        WORKERS  KIND\n"
-      "r-1          next  64.00 MiB    0 B   0 B    0 B  in 90.0s  weights 0 B        1  hold, keep"
-      "\n"
+      "RESERVATION  NAME     DEVICE  DRAWN  HOST  HOST DRAWN  EXPIRES   PARTS        WORKERS"
+      "  KIND\n"
+      "r-1          next  64.00 MiB    0 B   0 B         0 B  in 90.0s  weights 0 B        1"
+      "  hold, keep\n"
       "\n"
       "QUEUE  ID   NAME   WORKER     DEVICE  HOST  WAITED  GIVES UP\n"
       "1      q-7  later  -       16.00 MiB   0 B   2.00s  in 60.0s\n");
