@@ -11,18 +11,46 @@
 #   TORPOR_PYTHON=P    the Python that has safetensors and numpy
 set -euo pipefail
 
+say() { printf '%s\n' "$*"; }
+usage_text() { sed -n '2,11s/^# \{0,1\}//p' "$0"; }
+# Exits before anything has been done.
+refuse() { printf 'demo: %s\n' "$*" >&2; exit 2; }
+
 case "${1:-}" in
-  -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) usage_text; exit 0 ;;
+  -*) usage_text >&2; refuse "unknown option $1" ;;
 esac
-[ $# -le 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -le 1 ] || { usage_text >&2; refuse "one checkpoint at most"; }
+
+# check_checkpoint FILE: refuses what cannot be one. It begins with the length of
+# its header, 8 bytes; behind the header come the tensors' bytes.
+check_checkpoint() {
+  local size header
+  [ -e "$1" ] || refuse "there is no file $1"
+  [ -f "$1" ] || refuse "$1 is no file"
+  [ -r "$1" ] || refuse "$1 cannot be read"
+  size=$(stat -Lc %s -- "$1")
+  [ "$size" -gt 0 ] || refuse "$1 is empty: nothing to compare"
+  [ "$size" -ge 8 ] || refuse "$1 is no safetensors file: it has $size bytes only"
+  header=$(od -An -t u8 --endian=little -N 8 -- "$1" | tr -d ' ')
+  if [ ${#header} -gt 15 ] || [ $((header + 8)) -gt "$size" ]; then
+    refuse "$1 is no safetensors file: its header would be $header bytes long, the file has $size"
+  fi
+  [ $((header + 8)) -lt "$size" ] || refuse "$1 has no bytes of weights: nothing to compare"
+}
+
+checkpoint=
+if [ $# = 1 ]; then
+  check_checkpoint "$1"
+  checkpoint=$(realpath -- "$1")
+fi
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-checkpoint=${1:+$(realpath -- "$1")}
 scratch=$(mktemp -d /tmp/torpor-demo.XXXXXX)
-daemon='' worker='' result=1
+daemon='' worker='' result=1 failure=''
 
-say() { printf '%s\n' "$*"; }
-fail() { printf 'demo: %s\n' "$*" >&2; exit 1; }
+# The failure is the last line: it comes behind the logs.
+fail() { failure=$*; exit 1; }
 
 stop() {
   [ -n "$1" ] || return 0
@@ -43,6 +71,7 @@ clean_up() {
       printf -- '---- %s\n' "$log" >&2
       tail -n 40 "$scratch/$log" >&2
     done
+    [ -z "$failure" ] || printf 'demo: %s\n' "$failure" >&2
   fi
   rm -rf "$scratch"
 }
@@ -56,14 +85,17 @@ if [ -n "${TORPOR_BUNDLE:-}" ]; then
   bin=$(cd "$TORPOR_BUNDLE/bin" && pwd)
   python=${TORPOR_PYTHON:-python3}
 else
-  "$root/deploy/setup.sh" --build
+  say "demo: setting up and building; the first time that takes about 6 minutes on two cores"
+  "$root/deploy/setup.sh" --build || fail "deploy/setup.sh failed"
   say "demo: building"
   (
     cd "$root"
+    set -e
     export HOME="${HOME:-$root/.deps/home}" USER="${USER:-$(id -un)}"
     mkdir -p "$HOME"
-    bazel build -c opt //daemon:torpord //client/ctl:torporctl //client/demo:demo_worker
-  )
+    bazel build --show_progress --show_progress_rate_limit=5 \
+      //daemon:torpord //client/ctl:torporctl //client/demo:demo_worker
+  ) || fail "the build failed"
   bin=$scratch/bin
   mkdir "$bin"
   ln -s "$root"/bazel-bin/{daemon/torpord,client/ctl/torporctl,client/demo/demo_worker} "$bin"
@@ -133,13 +165,21 @@ ask() {
       [[ $answer =~ $2 ]] || fail "the worker says: $answer"
       return 0
     fi
-    kill -0 "$worker" 2> /dev/null || fail "the worker has ended"
+    kill -0 "$worker" 2> /dev/null || worker_failed "the worker has ended"
     sleep 0.01
   done
   fail "the worker does not answer \"$1\""
 }
 
-ready=$(wait_for "$scratch/worker" '^ready ' "$worker") || fail "the worker does not start"
+# worker_failed WORDS: with the worker's own error, if it has told one.
+worker_failed() {
+  local told
+  told=$(tail -n 1 "$scratch/worker.err")
+  : > "$scratch/worker.err"
+  fail "$1${told:+: $told}"
+}
+
+ready=$(wait_for "$scratch/worker" '^ready ' "$worker") || worker_failed "the worker does not start"
 field() { sed -nE "s/.*\<$1=([^ ]+).*/\1/p" <<< "$2"; }
 say "worker: $(field tensors "$ready") tensors in $(field weights_segments "$ready") segments," \
   "KV cache of $(field kv_bytes "$ready") bytes, loaded in $(field seconds "$ready") s"

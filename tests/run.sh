@@ -8,8 +8,10 @@ export HOME="${HOME:-$PWD/.deps/home}"
 export USER="${USER:-$(id -un)}"
 mkdir -p "$HOME"
 
-deploy/setup.sh
-.deps/bin/buf lint
+if ! { deploy/setup.sh && .deps/bin/buf lint; }; then
+  echo "0 passed, 1 failed"
+  exit 1
+fi
 
 events=$(mktemp)
 trap 'rm -f "$events"' EXIT
