@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <thread>
 
 #include "lib/base/status_matchers.h"
@@ -118,6 +120,50 @@ TEST_F(SleepWake, wake_with_one_awake_tag_wakes_the_others) {
   EXPECT_EQ(rest->front().device, MiB(3));
   EXPECT_TRUE(worker->AllHavePattern("weights"));
   EXPECT_TRUE(TestWorker::IsZero(worker->segments[1]));
+}
+
+// A trainer hands over new weights. What it holds, the worker's weights and its KV cache together
+// would be more than the device has; two of them at a time are what is ever there.
+TEST_F(SleepWake, wake_some_tags_first) {
+  Setup setup;
+  setup.device = MiB(20);
+  Start(setup);
+  const auto worker = Connect("a", wire::Quiesce::kGuard);
+  ASSERT_THAT(worker->Allocate("weights", MiB(8), 1), IsOk());
+  ASSERT_THAT(worker->Allocate("kv_cache", MiB(8), 2), IsOk());
+  ASSERT_THAT(Sleep(All(), 2), IsOk());
+  Bytes least_free = setup.device;
+  std::atomic<bool> stop = false;
+  std::thread watch([&] {
+    while (!stop) {
+      if (const auto info = device_->GetMemoryInfo(); info.ok()) {
+        least_free = std::min(least_free, info->free);
+      }
+    }
+  });
+  const auto trainer = Connect("trainer");
+  EXPECT_THAT(trainer->Allocate("weights", MiB(6), 7), IsOk());
+  EXPECT_THAT(Wake(Only(*worker)), HasReason("DEVICE_BUDGET_EXHAUSTED"));
+  EXPECT_THAT(Wake(Only(*worker, {"weights"})), IsOk());
+  EXPECT_THAT(worker->session->WorkBegin({"kv_cache"}, milliseconds(0)), HasReason("ASLEEP"));
+  EXPECT_THAT(worker->session->WorkBegin({"weights"}, std::nullopt), IsOk());
+  const TestWorker::Segment& weights = worker->segments[0];
+  EXPECT_TRUE(TestWorker::IsZero(weights));
+  std::memcpy(reinterpret_cast<void*>(weights.address.value()),
+              reinterpret_cast<const void*>(trainer->segments[0].address.value()),
+              static_cast<size_t>(MiB(6).value()));
+  EXPECT_THAT(worker->session->WorkEnd(), IsOk());
+  EXPECT_THAT(trainer->Free(0), IsOk());
+  EXPECT_THAT(Wake(Only(*worker, {"kv_cache"})), IsOk());
+  stop = true;
+  watch.join();
+
+  EXPECT_LE(setup.device - least_free, MiB(16));
+  EXPECT_TRUE(TestWorker::HasPattern({weights.address, MiB(6), 7, "weights"}));
+  EXPECT_TRUE(TestWorker::IsZero(worker->segments[1]));
+  ASSERT_THAT(worker->session->WorkBegin({}, milliseconds(0)), IsOk());
+  ASSERT_THAT(worker->session->WorkEnd(), IsOk());
+  ExpectBooksAgree();
 }
 
 TEST_F(SleepWake, discarded_memory_is_clean) {
