@@ -59,6 +59,7 @@ struct Words {
   Command command;
   v1::Selector selector;
   std::string reservation;
+  std::string request_id;
   bool help = false;
   bool version = false;
   std::set<std::string> given;
@@ -163,6 +164,12 @@ class Flags {
                   [this] { words_.command.sleep.set_force(true); });
     Special("order", "TAG,...", "wake: tags whose bytes come first; repeatable",
             Append(words_.command.wake.mutable_order()));
+    Special("request-id", "ID",
+            "all but usage and watch: repeated with the same id, a call gets the same answer",
+            [this](std::string_view value) {
+              words_.request_id = std::string(value);
+              return Status::Ok();
+            });
     Special("reservation", "ID", "wake: draw on this reservation; renew, release: which one",
             [this](std::string_view value) {
               words_.reservation = std::string(value);
@@ -243,11 +250,13 @@ struct VerbInfo {
 const std::vector<VerbInfo>& Verbs() {
   static const auto& verbs = *new std::vector<VerbInfo>{
       {"usage", Verb::kUsage, {}},
-      {"sleep", Verb::kSleep, {"worker", "tag", "all", "level", "policy", "force"}},
-      {"wake", Verb::kWake, {"worker", "tag", "all", "order", "reservation"}},
-      {"reserve", Verb::kReserve, {"name", "part", "host-bytes", "ttl", "wait", "hold", "keep"}},
-      {"renew", Verb::kRenew, {"reservation", "ttl"}},
-      {"release", Verb::kRelease, {"reservation"}},
+      {"sleep", Verb::kSleep, {"worker", "tag", "all", "level", "policy", "force", "request-id"}},
+      {"wake", Verb::kWake, {"worker", "tag", "all", "order", "reservation", "request-id"}},
+      {"reserve",
+       Verb::kReserve,
+       {"name", "part", "host-bytes", "ttl", "wait", "hold", "keep", "request-id"}},
+      {"renew", Verb::kRenew, {"reservation", "ttl", "request-id"}},
+      {"release", Verb::kRelease, {"reservation", "request-id"}},
       {"watch", Verb::kWatch, {"worker", "kind", "cursor"}},
   };
   return verbs;
@@ -312,6 +321,11 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
   *command.wake.mutable_selector() = words.selector;
   command.wake.set_reservation_id(words.reservation);
   command.release.set_reservation_id(words.reservation);
+  command.sleep.set_request_id(words.request_id);
+  command.wake.set_request_id(words.request_id);
+  command.reserve.set_request_id(words.request_id);
+  command.renew.set_request_id(words.request_id);
+  command.release.set_request_id(words.request_id);
   command.renew.set_reservation_id(words.reservation);
   if (command.reserve.has_ttl()) *command.renew.mutable_ttl() = command.reserve.ttl();
   return command;

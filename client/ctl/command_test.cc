@@ -120,6 +120,15 @@ TEST(CommandTest, Renew) {
   EXPECT_FALSE(ParseCommand({"renew", "r-3"})->renew.has_ttl());
 }
 
+TEST(CommandTest, RequestId) {
+  EXPECT_EQ(ParseCommand({"sleep", "--all", "--request-id=a/1"})->sleep.request_id(), "a/1");
+  EXPECT_EQ(ParseCommand({"wake", "--all", "--request-id", "b"})->wake.request_id(), "b");
+  EXPECT_EQ(ParseCommand({"reserve", "--request-id=c"})->reserve.request_id(), "c");
+  EXPECT_EQ(ParseCommand({"renew", "r-1", "--request-id=d"})->renew.request_id(), "d");
+  EXPECT_EQ(ParseCommand({"release", "r-1", "--request-id=e"})->release.request_id(), "e");
+  EXPECT_FALSE(ParseCommand({"usage", "--request-id=f"}).ok());
+}
+
 TEST(CommandTest, Release) {
   EXPECT_EQ(ParseCommand({"release", "r-1"})->release.reservation_id(), "r-1");
   EXPECT_EQ(ParseCommand({"release", "--reservation=r-2"})->release.reservation_id(), "r-2");

@@ -2,13 +2,17 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/ctl/command.h"
 #include "client/ctl/print.h"
+#include "client/ctl/stop_signal.h"
 #include "client/ctl/watch.h"
 #include "client/discovery.h"
 #include "google/rpc/status.pb.h"
@@ -58,6 +62,86 @@ bool SomeFailed(const Response& response) {
   return false;
 }
 
+bool UnderOperation(const v1::UsageResponse& usage) {
+  return std::any_of(usage.workers().begin(), usage.workers().end(),
+                     [](const v1::WorkerUsage& worker) { return !worker.operation_id().empty(); });
+}
+
+// One command's call to the daemon.
+class Caller {
+ public:
+  Caller(const Command& command, v1::MemoryService::Stub& stub) : command_(command), stub_(stub) {}
+
+  // Calls, and prints what comes of it. A signal cancels the call.
+  template <typename Method, typename Request, typename Response>
+  bool Call(Method method, const Request& request, Response& response) {
+    grpc::ClientContext context;
+    context.set_deadline(
+        std::chrono::system_clock::now() +
+        std::chrono::duration_cast<std::chrono::system_clock::duration>(command_.timeout));
+    const StopOnSignal signal([&] { context.TryCancel(); });
+    status_ = (stub_.*method)(&context, request, &response);
+    stopped_ = signal.stopped() && status_.error_code() == grpc::StatusCode::CANCELLED;
+    return status_.ok();
+  }
+  // The exit status of a call that failed.
+  int Failed(const v1::Selector* selector = nullptr) {
+    if (stopped_ && !command_.json) {
+      UnblockStopSignals();
+      std::fputs("torporctl: cancelled\n", stderr);
+      if (selector != nullptr) TellWhatBecameOf(*selector);
+      return kFailed;
+    }
+    return Fail(command_, status_);
+  }
+  template <typename Response>
+  void Print(const Response& response, const std::string& text) const {
+    std::fputs(command_.json ? PrintJson(response).c_str() : text.c_str(), stdout);
+  }
+  // Of an answer that has the field.
+  template <typename Response>
+  void PrintOnce(const Response& response, const std::string& text) const {
+    Print(response, text);
+    if (response.replayed() && !command_.json) {
+      std::fputs("torporctl: the answer to an earlier call with this request id\n", stderr);
+    }
+  }
+
+ private:
+  // Prints the selected workers as they are once nothing moves them.
+  void TellWhatBecameOf(const v1::Selector& selector) {
+    const auto until = std::chrono::steady_clock::now() + seconds(10);
+    v1::UsageResponse usage;
+    do {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + seconds(5));
+      usage.Clear();
+      if (!stub_.Usage(&context, {}, &usage).ok()) return;
+      if (!selector.workers().empty()) KeepSelected(selector, usage);
+      usage.clear_reservations();
+      usage.clear_queue();
+      if (!UnderOperation(usage)) break;
+      std::this_thread::sleep_for(milliseconds(20));
+    } while (std::chrono::steady_clock::now() < until);
+    std::fputs(ctl::Print(usage, std::chrono::system_clock::now()).c_str(), stderr);
+  }
+  static void KeepSelected(const v1::Selector& selector, v1::UsageResponse& usage) {
+    const auto selected = [&](const v1::WorkerUsage& worker) {
+      return std::any_of(
+          selector.workers().begin(), selector.workers().end(),
+          [&](const std::string& name) { return name == worker.id() || name == worker.name(); });
+    };
+    auto& workers = *usage.mutable_workers();
+    workers.erase(std::remove_if(workers.begin(), workers.end(), std::not_fn(selected)),
+                  workers.end());
+  }
+
+  const Command& command_;
+  v1::MemoryService::Stub& stub_;
+  grpc::Status status_;
+  bool stopped_ = false;
+};
+
 int Run(const Command& command) {
   if (command.verb == Verb::kHelp) {
     std::fputs(CommandHelp().c_str(), stdout);
@@ -72,68 +156,59 @@ int Run(const Command& command) {
     std::fprintf(stderr, "torporctl: %s\n", target.status().ToString().c_str());
     return kFailed;
   }
-  if (command.verb == Verb::kWatch) BlockStopSignals();
+  BlockStopSignals();
   const auto stub =
       v1::MemoryService::NewStub(grpc::CreateChannel(*target, grpc::InsecureChannelCredentials()));
   if (command.verb == Verb::kWatch) {
     const grpc::Status status = RunWatch(*stub, command);
     return status.ok() ? kDone : Fail(command, status);
   }
-  grpc::ClientContext context;
-  context.set_deadline(
-      std::chrono::system_clock::now() +
-      std::chrono::duration_cast<std::chrono::system_clock::duration>(command.timeout));
-  const auto print = [&](const google::protobuf::Message& message, const std::string& text) {
-    std::fputs(command.json ? PrintJson(message).c_str() : text.c_str(), stdout);
-  };
+  using Stub = v1::MemoryService::Stub;
+  Caller caller(command, *stub);
   const auto now = std::chrono::system_clock::now;
   switch (command.verb) {
     case Verb::kUsage: {
       v1::UsageResponse response;
-      const grpc::Status status = stub->Usage(&context, {}, &response);
-      if (!status.ok()) return Fail(command, status);
-      print(response, Print(response, now()));
+      if (!caller.Call(&Stub::Usage, v1::UsageRequest(), response)) return caller.Failed();
+      caller.Print(response, Print(response, now()));
       return kDone;
     }
     case Verb::kSleep: {
       v1::SleepResponse response;
-      const grpc::Status status = [&] {
+      const bool ok = [&] {
         const ProgressLine progress(*stub, command.sleep.selector());
-        return stub->Sleep(&context, command.sleep, &response);
+        return caller.Call(&Stub::Sleep, command.sleep, response);
       }();
-      if (!status.ok()) return Fail(command, status);
-      print(response, Print(response));
+      if (!ok) return caller.Failed(&command.sleep.selector());
+      caller.PrintOnce(response, Print(response));
       return SomeFailed(response) ? kPartlyDone : kDone;
     }
     case Verb::kWake: {
       v1::WakeUpResponse response;
-      const grpc::Status status = [&] {
+      const bool ok = [&] {
         const ProgressLine progress(*stub, command.wake.selector());
-        return stub->WakeUp(&context, command.wake, &response);
+        return caller.Call(&Stub::WakeUp, command.wake, response);
       }();
-      if (!status.ok()) return Fail(command, status);
-      print(response, Print(response));
+      if (!ok) return caller.Failed(&command.wake.selector());
+      caller.PrintOnce(response, Print(response));
       return SomeFailed(response) ? kPartlyDone : kDone;
     }
     case Verb::kReserve: {
       v1::ReserveResponse response;
-      const grpc::Status status = stub->Reserve(&context, command.reserve, &response);
-      if (!status.ok()) return Fail(command, status);
-      print(response, Print(response, now()));
+      if (!caller.Call(&Stub::Reserve, command.reserve, response)) return caller.Failed();
+      caller.PrintOnce(response, Print(response, now()));
       return kDone;
     }
     case Verb::kRenew: {
       v1::RenewResponse response;
-      const grpc::Status status = stub->Renew(&context, command.renew, &response);
-      if (!status.ok()) return Fail(command, status);
-      print(response, Print(response, now()));
+      if (!caller.Call(&Stub::Renew, command.renew, response)) return caller.Failed();
+      caller.PrintOnce(response, Print(response, now()));
       return kDone;
     }
     case Verb::kRelease: {
       v1::ReleaseResponse response;
-      const grpc::Status status = stub->Release(&context, command.release, &response);
-      if (!status.ok()) return Fail(command, status);
-      print(response, Print(response));
+      if (!caller.Call(&Stub::Release, command.release, response)) return caller.Failed();
+      caller.PrintOnce(response, Print(response));
       return kDone;
     }
     case Verb::kHelp:

@@ -1,66 +1,24 @@
 #include "client/ctl/watch.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
-#include <functional>
 #include <string>
 #include <utility>
 
 #include "client/ctl/print.h"
 #include "client/ctl/print_event.h"
+#include "client/ctl/stop_signal.h"
 
 namespace torpor::ctl {
 namespace {
-
-sigset_t StopSignals() {
-  sigset_t signals;
-  ::sigemptyset(&signals);
-  ::sigaddset(&signals, SIGINT);
-  ::sigaddset(&signals, SIGTERM);
-  return signals;
-}
-
-// Calls `stop` at the first signal that asks to stop, while it lives.
-class StopOnSignal {
- public:
-  explicit StopOnSignal(std::function<void()> stop)
-      : thread_([this, stop = std::move(stop)] {
-          const sigset_t signals = StopSignals();
-          const timespec pause{0, 50'000'000};
-          while (!done_) {
-            if (::sigtimedwait(&signals, nullptr, &pause) < 0) continue;
-            stopped_ = true;
-            stop();
-            return;
-          }
-        }) {}
-  ~StopOnSignal() {
-    done_ = true;
-    thread_.join();
-  }
-  bool stopped() const { return stopped_; }
-
- private:
-  std::atomic<bool> done_ = false;
-  std::atomic<bool> stopped_ = false;
-  std::thread thread_;
-};
 
 // How long a command waits for its progress line before it begins without.
 constexpr Duration kPatience = milliseconds(200);
 constexpr char kClearLine[] = "\r\x1b[K";
 
 }  // namespace
-
-void BlockStopSignals() {
-  const sigset_t signals = StopSignals();
-  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-}
 
 grpc::Status RunWatch(v1::MemoryService::Stub& stub, const Command& command) {
   grpc::ClientContext context;

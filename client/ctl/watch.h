@@ -12,10 +12,7 @@
 
 namespace torpor::ctl {
 
-// SIGINT and SIGTERM end a Watch instead of the process: to be called before there is any thread.
-void BlockStopSignals();
-
-// Prints events until a signal or the command's timeout (OK), or the daemon ends the call.
+// Prints events until a signal (BlockStopSignals) or the command's timeout (OK), or the daemon ends the call.
 grpc::Status RunWatch(v1::MemoryService::Stub& stub, const Command& command);
 
 // Draws a line of progress on standard error while it lives, if that is a terminal; otherwise, or

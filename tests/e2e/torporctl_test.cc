@@ -117,6 +117,46 @@ TEST_F(TorporctlTest, SleepsAndWakes) {
   EXPECT_THAT((*worker)->Ask("check " + *weights + " 1"), IsOk());
 }
 
+TEST_F(TorporctlTest, CtrlCCancelsAndSaysWhatBecameOfIt) {
+  auto worker = WorkerProcess::Connect(daemon_->worker_socket(), "model");
+  ASSERT_THAT(worker, IsOk());
+  ASSERT_THAT((*worker)->Allocate("weights", "16MiB", 1), IsOk());
+  ASSERT_THAT((*worker)->Ask("guard_begin"), IsOk());
+  TempDir out;
+  ChildProcess::Options options;
+  options.command = {std::filesystem::absolute("client/ctl/torporctl"), "sleep", "--level=1",
+                     "model"};
+  options.environment = {{"TORPOR_RUNTIME_DIR", dir_.path()}};
+  options.error_file = out.path() + "/errors";
+  auto ctl = ChildProcess::Start(options);
+  ASSERT_THAT(ctl, IsOk());
+  while (daemon_->Usage()->workers(0).operation_id().empty()) {
+    ASSERT_THAT((*ctl)->Wait(milliseconds(5)), HasReason("STILL_RUNNING"));
+  }
+  (*ctl)->Signal(SIGINT);
+  const auto status = (*ctl)->Wait();
+  ASSERT_THAT(status, IsOk());
+  EXPECT_EQ(*status, 1);
+  const std::string errors = ReadFile(options.error_file);
+  EXPECT_THAT(errors, HasSubstr("torporctl: cancelled\n"));
+  EXPECT_THAT(errors, testing::ContainsRegex("w-1 +model +[0-9]+ +guard +weights +1 +16.00 MiB"));
+  ASSERT_THAT((*worker)->Ask("guard_end"), IsOk());
+  EXPECT_EQ(Ctl({"sleep", "--level=1", "model"}).exit_status, 0);
+}
+
+TEST_F(TorporctlTest, ARequestIdRepeatsAnAnswer) {
+  const std::vector<std::string> reserve = {"reserve", "--name=model", "--part=weights=40MiB",
+                                            "--ttl=1m", "--request-id=try-1"};
+  const Finished first = Ctl(reserve);
+  EXPECT_EQ(first.exit_status, 0) << first.errors;
+  EXPECT_THAT(first.errors, IsEmpty());
+  const Finished again = Ctl(reserve);
+  EXPECT_EQ(again.exit_status, 0);
+  EXPECT_THAT(again.output, testing::StartsWith("r-1: 40.00 MiB of the 60.00 MiB available"));
+  EXPECT_THAT(again.errors, HasSubstr("the answer to an earlier call"));
+  EXPECT_THAT(Ctl({"release", "r-1", "--request-id=try-1"}).errors, HasSubstr("REQUEST_ID_REUSED"));
+}
+
 TEST_F(TorporctlTest, PartialSuccessHasItsOwnExitStatus) {
   auto willing = WorkerProcess::Connect(daemon_->worker_socket(), "willing");
   auto unwilling = WorkerProcess::Connect(daemon_->worker_socket(), "unwilling", "none");
