@@ -262,8 +262,10 @@ TEST_F(MemoryServiceTest, AnErrorOfTheDriverArrives) {
 }
 
 TEST_F(MemoryServiceTest, RefusesMoreCallsThanItTakes) {
-  driver_->StopAt(CallKind::kGetMemoryInfo, 1);
   std::vector<std::shared_ptr<Pending>> running;
+  for (int i = 0; i < MemoryServiceImpl::kMaxThreads; ++i) {
+    driver_->StopAt(CallKind::kGetMemoryInfo, i + 1);
+  }
   for (int i = 0; i < MemoryServiceImpl::kMaxThreads; ++i) running.push_back(StartUsage());
   WaitForCalls(MemoryServiceImpl::kMaxThreads);
   EXPECT_EQ(UsageReason(), "TOO_MANY_CALLS");

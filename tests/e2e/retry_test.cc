@@ -23,14 +23,17 @@ namespace {
 
 class RetryTest : public testing::Test {
  protected:
-  // A Sleep that is not waited for.
+  // A call that is not waited for.
+  template <typename Request, typename Response>
   struct Pending {
     grpc::ClientContext context;
-    v1::SleepRequest request;
-    v1::SleepResponse response;
+    Request request;
+    Response response;
     std::promise<grpc::Status> promise;
     std::future<grpc::Status> answer = promise.get_future();
   };
+  using PendingSleep = Pending<v1::SleepRequest, v1::SleepResponse>;
+  using PendingReserve = Pending<v1::ReserveRequest, v1::ReserveResponse>;
 
   void SetUp() override {
     auto daemon = DaemonProcess::Start(
@@ -46,28 +49,46 @@ class RetryTest : public testing::Test {
     weights_ = *weights;
   }
 
-  std::unique_ptr<Pending> StartSleep(const std::string& request_id,
-                                      Duration timeout = seconds(60)) {
-    auto call = std::make_unique<Pending>();
+  std::shared_ptr<PendingSleep> StartSleep(const std::string& request_id,
+                                           Duration timeout = seconds(60)) {
+    auto call = std::make_shared<PendingSleep>();
     call->context.set_deadline(std::chrono::system_clock::now() + timeout);
     call->request.set_level(1);
     call->request.mutable_selector()->add_workers("model");
     call->request.set_request_id(request_id);
     daemon_->stub().async()->Sleep(
         &call->context, &call->request, &call->response,
-        [pending = call.get()](const grpc::Status& status) { pending->promise.set_value(status); });
+        [call](const grpc::Status& status) { call->promise.set_value(status); });
     return call;
   }
-  grpc::Status Reserve(const std::string& request_id, int64_t bytes, v1::ReserveResponse& response) {
-    grpc::ClientContext context;
-    v1::ReserveRequest request;
-    request.set_name("model");
-    request.set_request_id(request_id);
-    request.mutable_ttl()->set_seconds(60);
-    v1::ReservationPart& part = *request.add_parts();
+  std::shared_ptr<PendingReserve> StartReserve(const std::string& request_id, int64_t bytes,
+                                               bool wait) {
+    auto call = std::make_shared<PendingReserve>();
+    call->request.set_name("model");
+    call->request.set_request_id(request_id);
+    call->request.set_wait(wait);
+    call->request.mutable_ttl()->set_seconds(60);
+    v1::ReservationPart& part = *call->request.add_parts();
     part.set_name("weights");
     part.set_device_bytes(bytes);
-    return daemon_->stub().Reserve(&context, request, &response);
+    daemon_->stub().async()->Reserve(
+        &call->context, &call->request, &call->response,
+        [call](const grpc::Status& status) { call->promise.set_value(status); });
+    return call;
+  }
+  grpc::Status Reserve(const std::string& request_id, int64_t bytes,
+                       v1::ReserveResponse& response) {
+    const auto call = StartReserve(request_id, bytes, false);
+    const grpc::Status status = call->answer.get();
+    response = call->response;
+    return status;
+  }
+  void WaitForQueue(int length) {
+    const TimePoint until = Clock::Real().Now() + kPatience;
+    while (daemon_->Usage()->queue_size() != length) {
+      ASSERT_LT(Clock::Real().Now(), until);
+      std::this_thread::sleep_for(milliseconds(5));
+    }
   }
   // The id of the worker's operation; empty: none.
   std::string Operation() {
@@ -199,6 +220,42 @@ TEST_F(RetryTest, ARepeatedReserveReservesOnce) {
   const grpc::Status refused_again = Reserve("large", GiB(1).value(), again);
   EXPECT_EQ(ReasonOf(refused_again), ReasonOf(refused));
   EXPECT_EQ(DetailOf(refused_again, "replayed"), "true");
+}
+
+TEST_F(RetryTest, AReserveThatWaitsIsJoined) {
+  v1::ReserveResponse held;
+  ASSERT_TRUE(Reserve("", MiB(200).value(), held).ok());
+  const auto first = StartReserve("r", MiB(150).value(), true);
+  WaitForQueue(1);
+  const auto second = StartReserve("r", MiB(150).value(), true);
+  EXPECT_EQ(second->answer.wait_for(milliseconds(100)), std::future_status::timeout);
+  EXPECT_EQ(daemon_->Usage()->queue_size(), 1);
+  first->context.TryCancel();
+  EXPECT_EQ(first->answer.get().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(second->answer.wait_for(milliseconds(100)), std::future_status::timeout);
+  grpc::ClientContext context;
+  v1::ReleaseRequest request;
+  request.set_reservation_id(held.reservation_id());
+  v1::ReleaseResponse released;
+  ASSERT_TRUE(daemon_->stub().Release(&context, request, &released).ok());
+  ASSERT_TRUE(second->answer.get().ok());
+  EXPECT_TRUE(second->response.replayed());
+  EXPECT_EQ(daemon_->Usage()->device().promised_bytes(), MiB(150).value());
+}
+
+TEST_F(RetryTest, AReserveThatNobodyWaitsForLeavesTheQueue) {
+  v1::ReserveResponse held;
+  ASSERT_TRUE(Reserve("", MiB(200).value(), held).ok());
+  const auto first = StartReserve("r", MiB(150).value(), true);
+  WaitForQueue(1);
+  const auto second = StartReserve("r", MiB(150).value(), true);
+  EXPECT_EQ(second->answer.wait_for(milliseconds(50)), std::future_status::timeout);
+  second->context.TryCancel();
+  first->context.TryCancel();
+  (void)first->answer.get();
+  (void)second->answer.get();
+  WaitForQueue(0);
+  EXPECT_EQ(daemon_->Usage()->device().promised_bytes(), MiB(200).value());
 }
 
 TEST_F(RetryTest, ReleaseIsRepeatedToo) {
