@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lib/net/frame.h"
+
 namespace torpor::client {
 
 Result<std::shared_ptr<Arena>> Arena::Reserve(Driver& driver, Bytes size) {
@@ -25,6 +27,9 @@ Status Arena::Map(std::vector<wire::Extent> extents, std::vector<UniqueFd> fds) 
         .With("extents", extents.size())
         .With("fds", fds.size());
   }
+  const bool missing =
+      std::any_of(fds.begin(), fds.end(), [](const UniqueFd& fd) { return !fd.valid(); });
+  if (missing) return net::DescriptorsMissing();
   for (const wire::Extent& extent : extents) {
     if (extent.offset < Bytes(0) || extent.size <= Bytes(0) || extent.size > range_->size() ||
         extent.offset > range_->size() - extent.size) {

@@ -39,7 +39,10 @@ Result<net::Frame> Connection::AskRaw(wire::Type type, const std::string& payloa
                                       std::optional<TimePoint> deadline) {
   const Result<wire::Channel::CallPtr> call = channel_.Start(type, payload);
   if (!call.ok()) {
-    if (call.status().code() == Code::kInvalidArgument) return call.status();  // too large
+    const Code code = call.status().code();
+    if (code == Code::kInvalidArgument || code == Code::kResourceExhausted) {
+      return call.status();  // nothing was sent
+    }
     End(call.status());
     return channel_.Gone();
   }

@@ -29,7 +29,7 @@ void Operator::DropQueue() {
 }
 
 void Operator::OnRequest(net::Frame request) {
-  if (static_cast<wire::Type>(request.type) == wire::Type::kCancel) {
+  if (static_cast<wire::Type>(request.type) == wire::Type::kCancel && !request.payload_missing) {
     const Result<wire::CancelRequest> cancel = wire::Decode<wire::CancelRequest>(request.payload);
     if (!cancel.ok()) return connection_.End(cancel.status());
     MarkCancelled(cancel->operation);
@@ -70,6 +70,12 @@ void Operator::Run() {
 }
 
 void Operator::Obey(net::Frame request) {
+  if (request.payload_missing) {
+    if (static_cast<wire::Type>(request.type) == wire::Type::kCancel) {
+      return connection_.Answer(request, wire::CancelReply{net::DescriptorsMissing(), {}});
+    }
+    return connection_.Answer(request, wire::StatusReply{net::DescriptorsMissing()});
+  }
   switch (static_cast<wire::Type>(request.type)) {
     case wire::Type::kQuiesce:
       return Step(std::move(request), &Operator::QuiesceStep);

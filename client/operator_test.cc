@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cstring>
@@ -159,6 +160,34 @@ TEST_F(OperatorTest, WhatIsMappedIsPassedOver) {
   EXPECT_THAT(daemon_.Unmap(kOperation, "never_used"), IsOk());
   daemon_.DropMemory("weights");
   EXPECT_EQ(daemon_.DeviceFree(), FakeDaemon::kTotal);
+}
+
+// This process has no room for another descriptor.
+class NoRoom {
+ public:
+  NoRoom() {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const rlimit none{0, before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoRoom() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(OperatorTest, AMapWithoutRoomForItsDescriptorsIsRefusedAndTheSessionGoesOn) {
+  daemon_.SetExtentSize(kUnit);
+  const DeviceAddress address = Allocate("weights", kUnit * 3);
+  ASSERT_NO_FATAL_FAILURE(PutToSleep("weights"));
+  daemon_.RenewMemory("weights");
+  {
+    const NoRoom no_room;
+    EXPECT_THAT(daemon_.Map(kOther, "weights"), HasReason("FILE_DESCRIPTORS_EXHAUSTED"));
+  }
+  ASSERT_THAT(daemon_.Map(kOther, "weights"), IsOk());
+  ASSERT_THAT(daemon_.Resume(kOther, {}), IsOk());
+  Memory(address)[0] = 1;
 }
 
 TEST_F(OperatorTest, AFailedUnmapIsReportedAndRecorded) {

@@ -35,12 +35,7 @@ Status Reconcile(const Undo& undo, OperationId operation, const std::vector<Exte
     pending.push_back(undo.sleep ? undo.link->StartMap(operation, arena.tag, wrong)
                                  : undo.link->StartUnmap(operation, arena.tag, wrong));
   }
-  Status first;
-  for (WorkerLink::Pending& one : pending) {
-    const Status status = one.Wait(std::chrono::steady_clock::now() + undo.context.worker_deadline);
-    if (first.ok()) first = status;
-  }
-  return first;
+  return WorkerLink::WaitForAll(pending, {undo.context.worker_deadline});
 }
 
 // Cancels and reconciles until it worked or the worker is gone.

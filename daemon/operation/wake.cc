@@ -67,13 +67,9 @@ Status CreateMapCopy(const OperationContext& context, WorkerLink& link, Operatio
   }
   const PhaseTimer timer(&outcome.times.worker);
   report.Enter(OperationReport::Phase::kWorker);
-  for (WorkerLink::Pending& map : maps) {
-    const Status mapped = map.Wait(
-        std::min(spec.deadline, std::chrono::steady_clock::now() + context.worker_deadline),
-        spec.cancel);
-    if (status.ok()) status = mapped;
-  }
-  return status;
+  const Status mapped =
+      WorkerLink::WaitForAll(maps, {context.worker_deadline, spec.deadline, spec.cancel});
+  return status.ok() ? mapped : status;
 }
 
 WorkerOutcome Run(const OperationContext& context, WorkerId worker, const WakeSpec& spec) {

@@ -9,7 +9,12 @@ namespace torpor {
 namespace {
 
 // Each descriptor in flight counts against the limits of both processes.
-constexpr size_t kExtentsPerMap = 200;
+constexpr size_t kExtentsPerMap = 64;
+constexpr Duration kForever = std::chrono::hours(24);
+
+bool OutOfDescriptors(const Status& status) {
+  return status.reason() == "FILE_DESCRIPTORS_EXHAUSTED";
+}
 
 std::vector<wire::Extent> Describe(std::vector<ExtentPtr>::const_iterator from,
                                    std::vector<ExtentPtr>::const_iterator to) {
@@ -33,15 +38,70 @@ Status WorkerLink::Explain(Status status, const char* what) const {
   return status;
 }
 
-Status WorkerLink::Pending::Wait(TimePoint deadline, const CancelToken* cancel) {
-  Status first = failed_;
-  for (const wire::Channel::CallPtr& call : calls_) {
-    const auto reply = link_->channel_->WaitFor<wire::StatusReply>(call, deadline, cancel);
-    const Status status = reply.ok() ? reply->status : reply.status();
+Status WorkerLink::StatusOf(const wire::Channel::CallPtr& call, TimePoint deadline,
+                            const CancelToken* cancel) {
+  const auto reply = channel_->WaitFor<wire::StatusReply>(call, deadline, cancel);
+  return reply.ok() ? reply->status : reply.status();
+}
+
+void WorkerLink::Pending::Collect(TimePoint deadline, const CancelToken* cancel) {
+  for (const Asked& asked : asked_) {
+    const Status status = link_->StatusOf(asked.call, deadline, cancel);
+    if (asked.count > 0 && OutOfDescriptors(status)) {
+      again_.push_back(asked);
+    } else if (first_.ok()) {
+      first_ = status;
+    }
+  }
+  asked_.clear();
+}
+
+Status WorkerLink::Pending::MapAgain(const Asked& part, const Limits& limits) {
+  size_t batch = std::max<size_t>(1, part.count / 2);
+  const size_t end = part.from + part.count;
+  for (size_t at = part.from; at < end;) {
+    const size_t count = std::min(batch, end - at);
+    TORPOR_ASSIGN_OR_RETURN(const auto call, link_->SendMap(*this, at, count));
+    const Status status = link_->StatusOf(call, limits.Next(), limits.cancel);
+    if (status.ok()) {
+      at += count;
+    } else if (OutOfDescriptors(status) && batch > 1) {
+      batch /= 2;
+    } else {
+      return status;
+    }
+  }
+  return Status::Ok();
+}
+
+Status WorkerLink::Pending::Finish(const Limits& limits) {
+  for (const Asked& part : again_) {
+    if (!first_.ok()) break;
+    first_ = MapAgain(part, limits);
+  }
+  again_.clear();
+  extents_.clear();
+  return link_->Explain(first_, what_);
+}
+
+TimePoint WorkerLink::Limits::Next() const {
+  return std::min(latest, std::chrono::steady_clock::now() + patience);
+}
+
+Status WorkerLink::WaitForAll(std::vector<Pending>& pending, const Limits& limits) {
+  // What is queued at the worker holds descriptors there, so nothing is asked again before.
+  for (Pending& one : pending) one.Collect(limits.Next(), limits.cancel);
+  Status first;
+  for (Pending& one : pending) {
+    const Status status = one.Finish(limits);
     if (first.ok()) first = status;
   }
-  calls_.clear();
-  return link_->Explain(first, what_);
+  return first;
+}
+
+Status WorkerLink::Pending::Wait(TimePoint deadline, const CancelToken* cancel) {
+  Collect(deadline, cancel);
+  return Finish({kForever, deadline, cancel});
 }
 
 Status WorkerLink::Quiesce(OperationId operation, bool own, TimePoint deadline,
@@ -51,23 +111,32 @@ Status WorkerLink::Quiesce(OperationId operation, bool own, TimePoint deadline,
   return Explain(reply.ok() ? reply->status : reply.status(), "QUIESCE");
 }
 
+Result<wire::Channel::CallPtr> WorkerLink::SendMap(const Pending& pending, size_t from,
+                                                   size_t count) {
+  const auto begin = pending.extents_.begin() + static_cast<ptrdiff_t>(from);
+  const auto end = begin + static_cast<ptrdiff_t>(count);
+  std::vector<int> fds;
+  for (auto it = begin; it != end; ++it) fds.push_back((*it)->fd());
+  return channel_->Start(
+      wire::Type::kMap,
+      wire::Encode(wire::MapRequest{pending.operation_, pending.tag_, Describe(begin, end)}), fds);
+}
+
 WorkerLink::Pending WorkerLink::StartMap(OperationId operation, const std::string& tag,
                                          const std::vector<ExtentPtr>& extents) {
   Pending pending;
   pending.link_ = this;
   pending.what_ = "MAP";
-  for (size_t from = 0; from < extents.size() && pending.failed_.ok(); from += kExtentsPerMap) {
-    const auto begin = extents.begin() + static_cast<ptrdiff_t>(from);
-    const auto end =
-        extents.begin() + static_cast<ptrdiff_t>(std::min(extents.size(), from + kExtentsPerMap));
-    std::vector<int> fds;
-    for (auto it = begin; it != end; ++it) fds.push_back((*it)->fd());
-    auto call = channel_->Start(
-        wire::Type::kMap, wire::Encode(wire::MapRequest{operation, tag, Describe(begin, end)}), fds);
+  pending.operation_ = operation;
+  pending.tag_ = tag;
+  pending.extents_ = extents;
+  for (size_t from = 0; from < extents.size() && pending.first_.ok(); from += kExtentsPerMap) {
+    const size_t count = std::min(kExtentsPerMap, extents.size() - from);
+    auto call = SendMap(pending, from, count);
     if (call.ok()) {
-      pending.calls_.push_back(*std::move(call));
+      pending.asked_.push_back({*std::move(call), from, count});
     } else {
-      pending.failed_ = call.status();
+      pending.first_ = call.status();
     }
   }
   return pending;
@@ -82,9 +151,9 @@ WorkerLink::Pending WorkerLink::StartUnmap(OperationId operation, const std::str
                               wire::Encode(wire::UnmapRequest{
                                   operation, tag, Describe(extents.begin(), extents.end())}));
   if (call.ok()) {
-    pending.calls_.push_back(*std::move(call));
+    pending.asked_.push_back({*std::move(call)});
   } else {
-    pending.failed_ = call.status();
+    pending.first_ = call.status();
   }
   return pending;
 }

@@ -27,23 +27,48 @@ class WorkerLink {
   WorkerId worker() const { return worker_; }
   wire::Channel& channel() { return *channel_; }
 
+  // How long to wait for each answer.
+  struct Limits {
+    Duration patience;
+    TimePoint latest = TimePoint::max();
+    const CancelToken* cancel = nullptr;
+    TimePoint Next() const;
+  };
+
   // An answer that is still to come.
   class Pending {
    public:
+    // Extents that the worker had too few descriptors for are mapped again, one smaller batch after
+    // the other; RESOURCE_EXHAUSTED FILE_DESCRIPTORS_EXHAUSTED when it cannot take a single one.
     Status Wait(TimePoint deadline, const CancelToken* cancel = nullptr);
 
    private:
     friend class WorkerLink;
+    struct Asked {
+      wire::Channel::CallPtr call;
+      size_t from = 0;  // a MAP's part of extents_
+      size_t count = 0;
+    };
+    void Collect(TimePoint deadline, const CancelToken* cancel);
+    Status Finish(const Limits& limits);
+    Status MapAgain(const Asked& part, const Limits& limits);
+
     WorkerLink* link_ = nullptr;
     const char* what_ = "";
-    Status failed_;  // could not be asked
-    std::vector<wire::Channel::CallPtr> calls_;
+    Status first_;  // the first failure
+    std::vector<Asked> asked_;
+    std::vector<Asked> again_;
+    OperationId operation_;  // of a MAP, as the rest
+    std::string tag_;
+    std::vector<ExtentPtr> extents_;
   };
+  // Waits for all of one worker; the first failure.
+  static Status WaitForAll(std::vector<Pending>& pending, const Limits& limits);
 
   Status Quiesce(OperationId operation, bool own, TimePoint deadline,
                  const CancelToken* cancel = nullptr);
-  // `extents` must live until the answer is there. One frame carries no more than
-  // net::kMaxFrameFds descriptors, so Map may take several, each all or nothing.
+  // Several requests if there are many extents, each all or nothing. The answer keeps the extents
+  // until it is there.
   Pending StartMap(OperationId operation, const std::string& tag,
                    const std::vector<ExtentPtr>& extents);
   Pending StartUnmap(OperationId operation, const std::string& tag,
@@ -57,6 +82,9 @@ class WorkerLink {
 
  private:
   Status Explain(Status status, const char* what) const;
+  Status StatusOf(const wire::Channel::CallPtr& call, TimePoint deadline,
+                  const CancelToken* cancel);
+  Result<wire::Channel::CallPtr> SendMap(const Pending& pending, size_t from, size_t count);
 
   const WorkerId worker_;
   const std::shared_ptr<wire::Channel> channel_;

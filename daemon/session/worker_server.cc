@@ -35,7 +35,33 @@ Result<wire::Hello> ReceiveHello(int socket, uint64_t& id) {
         .With("frame_type", frame.type)
         .With("fd_count", frame.fds.size());
   }
+  if (frame.payload_missing) return net::DescriptorsMissing();
   return wire::Decode<wire::Hello>(frame.payload);
+}
+
+template <typename Reply>
+void Refuse(wire::Channel& channel, const net::Frame& request, Status status) {
+  Reply reply;
+  reply.status = std::move(status);
+  (void)channel.Answer(request.type, request.id, reply);
+}
+
+// For a request that cannot be read.
+void RefuseUnread(wire::Channel& channel, const net::Frame& request) {
+  const Status status = net::DescriptorsMissing();
+  switch (static_cast<wire::Type>(request.type)) {
+    case wire::Type::kAllocate:
+      return Refuse<wire::AllocateReply>(channel, request, status);
+    case wire::Type::kFree:
+      return Refuse<wire::FreeReply>(channel, request, status);
+    case wire::Type::kSleep:
+    case wire::Type::kWakeUp:
+      return Refuse<wire::SleepReply>(channel, request, status);
+    case wire::Type::kUsage:
+      return Refuse<wire::UsageReply>(channel, request, status);
+    default:
+      return Refuse<wire::StatusReply>(channel, request, status);
+  }
 }
 
 }  // namespace
@@ -119,6 +145,11 @@ void WorkerServer::Serve(UniqueFd socket) {
         Forward(WorkerServer::Handler& h, WorkerId w, std::shared_ptr<wire::Channel> c)
             : handler(h), worker(w), channel(std::move(c)) {}
         void OnRequest(net::Frame request) override {
+          if (request.payload_missing) {
+            log::Warning("worker w-{}: a request is refused: {}", worker.value(),
+                         net::DescriptorsMissing());
+            return RefuseUnread(*channel, request);
+          }
           handler.OnRequest(worker, channel, std::move(request));
         }
       } forward(handler_, worker, channel);

@@ -50,6 +50,11 @@ Result<std::string> ReadSealedPayload(const UniqueFd& fd, size_t size) {
 
 }  // namespace
 
+Status DescriptorsMissing() {
+  return ResourceExhausted("FILE_DESCRIPTORS_EXHAUSTED",
+                           "no room for the file descriptors of a message");
+}
+
 Status SendFrame(int socket, uint16_t type, uint64_t id, const std::string& payload,
                  const std::vector<int>& fds) {
   if (payload.size() > kMaxPayloadBytes || fds.size() > kMaxFrameFds) {
@@ -92,7 +97,7 @@ Status SendFrame(int socket, uint16_t type, uint64_t id, const std::string& payl
   }
 }
 
-Result<Frame> ParseFrame(std::string_view packet, std::vector<UniqueFd> fds) {
+Result<Frame> ParseFrame(std::string_view packet, std::vector<UniqueFd> fds, bool cut_off) {
   FrameHeader header;
   if (packet.size() < sizeof header) {
     return std::move(BadFrame("the packet is too short for a header"))
@@ -115,7 +120,8 @@ Result<Frame> ParseFrame(std::string_view packet, std::vector<UniqueFd> fds) {
         .With("payload_bytes", header.payload_bytes)
         .With("packet_bytes", packet.size());
   }
-  if (fds.size() != header.fd_count + (in_memfd ? 1u : 0u)) {
+  const size_t sent_fds = header.fd_count + (in_memfd ? 1u : 0u);
+  if (cut_off ? fds.size() >= sent_fds || header.fd_count > kMaxFrameFds : fds.size() != sent_fds) {
     return std::move(BadFrame("another number of descriptors than the header says"))
         .With("fd_count", header.fd_count)
         .With("received_fds", fds.size());
@@ -123,6 +129,13 @@ Result<Frame> ParseFrame(std::string_view packet, std::vector<UniqueFd> fds) {
   Frame frame;
   frame.type = header.type;
   frame.id = header.id;
+  if (cut_off) {
+    frame.fds.resize(header.fd_count);
+    frame.fds_missing = header.fd_count > 0;
+    frame.payload_missing = in_memfd;
+    frame.payload.assign(body);
+    return frame;
+  }
   if (in_memfd) {
     TORPOR_ASSIGN_OR_RETURN(frame.payload, ReadSealedPayload(fds.back(), header.payload_bytes));
     fds.pop_back();
@@ -159,14 +172,14 @@ Result<Frame> ReceiveFrame(int socket) {
       fds.emplace_back(fd);
     }
   }
-  if (size == 0 && fds.empty()) {
+  if (size == 0 && fds.empty() && (message.msg_flags & MSG_CTRUNC) == 0) {
     return Unavailable("CONNECTION_CLOSED", "the peer closed the connection");
   }
-  if ((message.msg_flags & MSG_CTRUNC) != 0) return BadFrame("descriptors were cut off");
   if ((message.msg_flags & MSG_TRUNC) != 0) {
     return std::move(BadFrame("the packet is too long")).With("limit_bytes", kMaxPacketBytes);
   }
-  return ParseFrame(std::string_view(packet).substr(0, static_cast<size_t>(size)), std::move(fds));
+  return ParseFrame(std::string_view(packet).substr(0, static_cast<size_t>(size)), std::move(fds),
+                    (message.msg_flags & MSG_CTRUNC) != 0);
 }
 
 }  // namespace torpor::net

@@ -38,7 +38,15 @@ struct Frame {
   uint64_t id = 0;
   std::string payload;
   std::vector<UniqueFd> fds;
+  // This process had no room for the descriptors that came along: `fds` has as many as were sent,
+  // all of them invalid, and `payload` is empty if it travelled as a memfd (`payload_missing`).
+  bool fds_missing = false;
+  bool payload_missing = false;
 };
+
+// RESOURCE_EXHAUSTED FILE_DESCRIPTORS_EXHAUSTED: what a frame that lacks its descriptors is refused
+// with. The stream goes on.
+Status DescriptorsMissing();
 
 // Sends one frame on a SOCK_SEQPACKET socket; `fds` are borrowed. Blocks while the socket's buffer
 // is full, at most for the socket's SO_SNDTIMEO. Concurrent senders need a lock of their own.
@@ -50,7 +58,8 @@ Status SendFrame(int socket, uint16_t type, uint64_t id, const std::string& payl
 // The frame in one packet and the descriptors that came with it.
 //   INVALID_ARGUMENT BAD_FRAME (too short, wrong magic, lengths or descriptor counts that do not
 //   agree, an unsealed payload) or WRONG_VERSION: all of `fds` are closed.
-Result<Frame> ParseFrame(std::string_view packet, std::vector<UniqueFd> fds);
+// `cut_off`: the kernel passed fewer than were sent, for lack of room in this process.
+Result<Frame> ParseFrame(std::string_view packet, std::vector<UniqueFd> fds, bool cut_off = false);
 
 // Receives one frame; blocks, at most for the socket's SO_RCVTIMEO.
 //   UNAVAILABLE CONNECTION_CLOSED: end of stream

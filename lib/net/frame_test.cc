@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -249,6 +250,77 @@ TEST_F(FrameTest, PayloadFileMustBeSealedAndOfItsSize) {
   const auto frame = ReceiveFrame(receiver_.get());
   ASSERT_THAT(frame, IsOk());
   EXPECT_EQ(frame->payload, content);
+}
+
+// Lets this process have `room` more descriptors.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(int room) {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    std::vector<UniqueFd> next(static_cast<size_t>(room) + 1);
+    for (UniqueFd& fd : next) fd.Reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    rlimit limited = before_;
+    limited.rlim_cur = static_cast<rlim_t>(next.back().get());
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limited), 0);
+  }
+  ~DescriptorLimit() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(FrameTest, AFrameWithoutRoomForItsDescriptorsIsMarkedAndTheStreamGoesOn) {
+  const UniqueFd fd = MemFile("x", 0);
+  for (const int room : {0, 1, 4}) {
+    ASSERT_THAT(SendFrame(sender_.get(), 7, 8, "x", std::vector<int>(5, fd.get())), IsOk());
+    ASSERT_THAT(SendFrame(sender_.get(), 9, 10, "next"), IsOk());
+    const int before = OpenDescriptors();
+    const DescriptorLimit limit(room);
+    const auto frame = ReceiveFrame(receiver_.get());
+    ASSERT_THAT(frame, IsOk());
+    EXPECT_EQ(frame->type, 7);
+    EXPECT_EQ(frame->id, 8u);
+    EXPECT_EQ(frame->payload, "x");
+    EXPECT_TRUE(frame->fds_missing);
+    EXPECT_FALSE(frame->payload_missing);
+    ASSERT_EQ(frame->fds.size(), 5u);
+    for (const UniqueFd& missing : frame->fds) EXPECT_FALSE(missing.valid());
+    EXPECT_EQ(OpenDescriptors(), before);
+    const auto next = ReceiveFrame(receiver_.get());
+    ASSERT_THAT(next, IsOk());
+    EXPECT_EQ(next->payload, "next");
+    EXPECT_FALSE(next->fds_missing);
+  }
+}
+
+TEST_F(FrameTest, APayloadWithoutRoomForItsFileIsMarked) {
+  const UniqueFd fd = MemFile("x", 0);
+  for (const size_t count : {0, 2}) {
+    ASSERT_THAT(SendFrame(sender_.get(), 7, 8, std::string(kMaxPacketBytes, 'p'),
+                          std::vector<int>(count, fd.get())),
+                IsOk());
+    const int before = OpenDescriptors();
+    const DescriptorLimit limit(static_cast<int>(count));
+    const auto frame = ReceiveFrame(receiver_.get());
+    ASSERT_THAT(frame, IsOk());
+    EXPECT_EQ(frame->id, 8u);
+    EXPECT_EQ(frame->payload, "");
+    EXPECT_TRUE(frame->payload_missing);
+    EXPECT_EQ(frame->fds_missing, count > 0);
+    EXPECT_EQ(frame->fds.size(), count);
+    EXPECT_EQ(OpenDescriptors(), before);
+  }
+}
+
+TEST_F(FrameTest, MoreDescriptorsThanTheHeaderSaysAreALieEvenWithoutRoom) {
+  const UniqueFd fd = MemFile("x", 0);
+  const DescriptorLimit limit(2);
+  FrameHeader header;
+  for (const uint16_t counted : {0, 1, 2}) {
+    header.fd_count = counted;
+    SendRaw(Packet(header), {fd.get(), fd.get(), fd.get()});
+    EXPECT_THAT(ReceiveFrame(receiver_.get()), HasReason("BAD_FRAME")) << counted;
+  }
 }
 
 }  // namespace

@@ -82,7 +82,10 @@ Result<net::Frame> Channel::Wait(const CallPtr& call, std::optional<TimePoint> d
   {
     MutexLock lock(mutex_);
     for (;;) {
-      if (call->answered) return std::move(call->answer);
+      if (call->answered) {
+        if (call->answer.payload_missing) return net::DescriptorsMissing();
+        return std::move(call->answer);
+      }
       if (!gone_.ok()) return gone_;
       if (cancel != nullptr && cancel->cancelled()) break;
       if (!deadline.has_value()) {

@@ -28,6 +28,7 @@ class Channel {
   class Handler {
    public:
     virtual ~Handler() = default;
+    // `request` may lack its payload (net::Frame::payload_missing).
     virtual void OnRequest(net::Frame request) = 0;
   };
 
@@ -54,7 +55,8 @@ class Channel {
       EXCLUDES(mutex_, send_mutex_);
   // Blocks for the answer, at most until `deadline` (DEADLINE_EXCEEDED PEER_SILENT) or until
   // `cancel`, if there is one, is cancelled (its status); the answer is then dropped when it comes
-  // after all.
+  // after all. An answer whose payload this process had no descriptor for is
+  // net::DescriptorsMissing.
   Result<net::Frame> Wait(const CallPtr& call, std::optional<TimePoint> deadline,
                           const CancelToken* cancel = nullptr) EXCLUDES(mutex_);
 
@@ -73,11 +75,17 @@ class Channel {
     return WaitFor<Reply>(call, deadline, cancel);
   }
 
-  // Answers a request of the peer.
+  // Answers a request of the peer. An answer that there are no descriptors or memory to send
+  // becomes one with that status alone, unless it carries `fds`.
   template <typename Reply>
   Status Answer(uint16_t request_type, uint64_t request_id, const Reply& reply,
                 const std::vector<int>& fds = {}) {
-    return Send(static_cast<uint16_t>(request_type + 1), request_id, Encode(reply), fds);
+    const uint16_t type = static_cast<uint16_t>(request_type + 1);
+    const Status sent = Send(type, request_id, Encode(reply), fds);
+    if (sent.code() != Code::kResourceExhausted || !fds.empty()) return sent;
+    Reply refusal;
+    refusal.status = sent;
+    return Send(type, request_id, Encode(refusal), {});
   }
 
  private:

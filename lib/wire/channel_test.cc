@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -215,6 +216,64 @@ class ChannelPairTest : public ::testing::Test {
     EXPECT_THAT(far_->Answer(request.type, request.id, reply), IsOk());
   };
 };
+
+// This process has no room for another descriptor.
+class NoRoom {
+ public:
+  NoRoom() {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const rlimit none{0, before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoRoom() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(ChannelPairTest, ARequestWithoutRoomForItsPayloadIsHandedOverWithoutIt) {
+  const auto large = near_->Start(Type::kUnmap, std::string(net::kMaxPacketBytes, 'p'));
+  ASSERT_THAT(large, IsOk());
+  serve_ = [this](const net::Frame& request) {
+    EXPECT_TRUE(request.payload_missing);
+    EXPECT_THAT(far_->Answer(request.type, request.id, StatusReply{net::DescriptorsMissing()}),
+                IsOk());
+  };
+  const NoRoom no_room;
+  Start();
+  const auto reply = near_->WaitFor<StatusReply>(*large, Late());
+  ASSERT_THAT(reply, IsOk());
+  EXPECT_THAT(reply->status, HasReason("FILE_DESCRIPTORS_EXHAUSTED"));
+  EXPECT_THAT(near_->Gone(), IsOk());
+  Stop();
+}
+
+TEST_F(ChannelPairTest, AnAnswerWithoutRoomForItsPayloadFailsThatCallAlone) {
+  const auto call = near_->Start(Type::kCancel, Encode(CancelRequest{}));
+  ASSERT_THAT(call, IsOk());
+  const std::vector<ExtentId> many(10'000);
+  ASSERT_THAT(far_->Answer(static_cast<uint16_t>(Type::kCancel), 1, CancelReply{{}, many}), IsOk());
+  serve_ = [](const net::Frame&) {};
+  const NoRoom no_room;
+  Start();
+  EXPECT_THAT(near_->WaitFor<CancelReply>(*call, Late()), HasReason("FILE_DESCRIPTORS_EXHAUSTED"));
+  EXPECT_THAT(near_->Gone(), IsOk());
+  Stop();
+}
+
+TEST_F(ChannelPairTest, AnAnswerThatThereAreNoDescriptorsToSendSaysSo) {
+  serve_ = [this](const net::Frame& request) {
+    const std::vector<ExtentId> many(10'000);
+    EXPECT_THAT(far_->Answer(request.type, request.id, CancelReply{{}, many}), IsOk());
+  };
+  Start();
+  const NoRoom no_room;
+  const auto reply = near_->Ask<CancelReply>(Type::kCancel, CancelRequest{}, Late());
+  ASSERT_THAT(reply, IsOk());
+  EXPECT_THAT(reply->status, HasReason("FILE_DESCRIPTORS_EXHAUSTED"));
+  EXPECT_TRUE(reply->mapped.empty());
+  Stop();
+}
 
 TEST_F(ChannelPairTest, DescriptorsTravelBothWays) {
   serve_ = [this](const net::Frame& request) {

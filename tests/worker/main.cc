@@ -28,6 +28,8 @@
 //   fork                                    ok REASON that a forked child gets
 //   fork_continue                           the child goes on with the commands: ok PID
 //   bg COMMAND, wait                        runs it beside the others; its answer
+//   nofile N                                this process may have descriptors below N, -1: all that
+//                                           its hard limit allows
 //   pid                                     ok PID
 //   exit [CODE]                             without closing; end of input does the same
 //   exit_freeing                            frees all segments in an exit handler

@@ -1,5 +1,6 @@
 #include "tests/worker/test_worker.h"
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -39,6 +40,13 @@ std::string Failure() {
 }
 
 std::string Outcome(int code) { return code == TORPOR_OK ? "ok" : Failure(); }
+
+std::string LimitDescriptors(int64_t limit) {
+  rlimit limits{};
+  if (::getrlimit(RLIMIT_NOFILE, &limits) != 0) return "error INTERNAL GETRLIMIT";
+  limits.rlim_cur = limit < 0 ? limits.rlim_max : static_cast<rlim_t>(limit);
+  return ::setrlimit(RLIMIT_NOFILE, &limits) == 0 ? "ok" : "error INTERNAL SETRLIMIT";
+}
 
 std::string BadCommand(const std::string& why) {
   return "error INVALID_ARGUMENT BAD_COMMAND " + why;
@@ -107,6 +115,9 @@ std::string TestWorker::Do(const std::string& line) {
 std::string TestWorker::Dispatch(const Words& words) {
   const std::string& command = words[0];
   if (command == "pid") return "ok " + std::to_string(::getpid());
+  if (command == "nofile" && words.size() == 2) {
+    return LimitDescriptors(std::atoll(words[1].c_str()));
+  }
   if (command == "connect") return Connect(words);
   if (command == "raw" && words.size() >= 3) {
     return SendBadFrame(words[1], words[2], words.size() > 3 && words[3] == "after_hello");
