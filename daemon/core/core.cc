@@ -46,10 +46,17 @@ std::vector<WorkerOutcome> RunOnAll(const std::vector<WorkerId>& workers,
                                     const std::function<WorkerOutcome(WorkerId)>& run) {
   std::vector<WorkerOutcome> outcomes(workers.size());
   std::vector<std::thread> threads;
+  std::vector<size_t> here;  // the first, and what there are no threads for
+  if (!workers.empty()) here.push_back(0);
   for (size_t i = 1; i < workers.size(); ++i) {
-    threads.emplace_back([&, i] { outcomes[i] = run(workers[i]); });
+    Result<std::thread> thread = StartThread([&, i] { outcomes[i] = run(workers[i]); });
+    if (thread.ok()) {
+      threads.push_back(*std::move(thread));
+    } else {
+      here.push_back(i);
+    }
   }
-  if (!workers.empty()) outcomes[0] = run(workers[0]);
+  for (const size_t i : here) outcomes[i] = run(workers[i]);
   for (std::thread& thread : threads) thread.join();
   return outcomes;
 }
@@ -88,7 +95,8 @@ Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const
   core->context_.transfer = core->transfer_.get();
   TORPOR_ASSIGN_OR_RETURN(
       core->server_, WorkerServer::Start(options.worker_socket, options.socket_mode, *core));
-  core->queue_ = std::thread([raw = core.get()] { raw->admission_.ServeQueue(); });
+  TORPOR_ASSIGN_OR_RETURN(core->queue_,
+                          StartThread([raw = core.get()] { raw->admission_.ServeQueue(); }));
   return core;
 }
 

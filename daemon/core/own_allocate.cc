@@ -55,7 +55,8 @@ void Core::OwnAllocate(WorkerId worker, const std::shared_ptr<wire::Channel>& ch
             message.tag, segment.status());
   auto waiting = std::make_shared<Allocation>(std::move(allocation));
   if (NoneLeft(segment.status())) return WaitInQueue(waiting);
-  tasks_.Run([this, waiting] { RetryAllocation(waiting); });
+  const Status started = tasks_.Run([this, waiting] { RetryAllocation(waiting); });
+  if (!started.ok()) AnswerAllocation(*waiting, started);
 }
 
 void Core::WaitInQueue(const std::shared_ptr<Allocation>& allocation) {
@@ -67,12 +68,16 @@ void Core::WaitInQueue(const std::shared_ptr<Allocation>& allocation) {
                              allocation->deadline, [this, allocation](Result<Draw> draw) {
                                // Not on the queue's thread, which others wait for.
                                auto shared = std::make_shared<Result<Draw>>(std::move(draw));
-                               tasks_.Run([this, allocation, shared] {
+                               const Status started = tasks_.Run([this, allocation, shared] {
                                  if (!shared->ok())
                                    return AnswerAllocation(*allocation, shared->status());
                                  allocation->draw = *std::move(*shared);
                                  RetryAllocation(allocation);
                                });
+                               if (!started.ok()) {
+                                 AnswerAllocation(*allocation,
+                                                  shared->ok() ? started : shared->status());
+                               }
                              });
   // It may have left while it was put into the queue, too late for OnGone to see.
   if (const auto link = directory_.Find(worker); !link.ok()) {

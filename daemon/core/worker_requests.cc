@@ -74,17 +74,19 @@ void Core::OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& chan
     case wire::Type::kSleep: {
       const auto message = decode(wire::Sleep());
       if (!message.ok()) return;
-      tasks_.Run([this, worker, channel, type, id, message = *message] {
+      const Status started = tasks_.Run([this, worker, channel, type, id, message = *message] {
         (void)channel->Answer(type, id, OwnSleep(worker, message));
       });
+      if (!started.ok()) answer(wire::SleepReply{started, {}, {}, {}});
       return;
     }
     case wire::Type::kWakeUp: {
       const auto message = decode(wire::WakeUp());
       if (!message.ok()) return;
-      tasks_.Run([this, worker, channel, type, id, message = *message] {
+      const Status started = tasks_.Run([this, worker, channel, type, id, message = *message] {
         (void)channel->Answer(type, id, OwnWake(worker, message));
       });
+      if (!started.ok()) answer(wire::SleepReply{started, {}, {}, {}});
       return;
     }
     case wire::Type::kUsage: {

@@ -3,11 +3,15 @@
 #include <cassert>
 #include <utility>
 
+#include "lib/base/descriptors.h"
+
 namespace torpor {
 
 Result<std::shared_ptr<Extent>> Extent::Create(DeviceMemory& memory, ExtentId id, Bytes offset,
                                                Bytes size, Draw draw) {
   assert(draw.size() == size);
+  static DescriptorGuard descriptors(kDescriptorsLeftByExtents);
+  TORPOR_RETURN_IF_ERROR(descriptors.Check());
   TORPOR_ASSIGN_OR_RETURN(auto allocation, memory.Create(size));
   draw.MarkCreated();
   Result<UniqueFd> fd = allocation->Export();

@@ -1,6 +1,7 @@
 #ifndef TORPOR_DAEMON_MEMORY_EXTENT_H_
 #define TORPOR_DAEMON_MEMORY_EXTENT_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "daemon/admission/admission.h"
@@ -16,6 +17,9 @@ namespace torpor {
 // hand over; measured best between 64 and 256 MiB (docs/design.md).
 constexpr Bytes kMaxExtent = MiB(128);
 
+// Those of RLIMIT_NOFILE that extents leave to connections and everything else.
+constexpr int64_t kDescriptorsLeftByExtents = 48;
+
 // One physical handle, mapped whole at `offset` of an arena: the unit of creating, mapping, handing
 // over and releasing. Its descriptor is exported once, here; only duplicates of it are shared.
 // Destroying the extent releases the daemon's mapping, descriptor and handle; the memory is free
@@ -23,7 +27,8 @@ constexpr Bytes kMaxExtent = MiB(128);
 class Extent {
  public:
   // `draw` is of `size`, neither more nor less, which is what admission counts by. It is returned
-  // when the extent has ended.
+  // when the extent has ended. RESOURCE_EXHAUSTED FILE_DESCRIPTORS_EXHAUSTED before the process has
+  // none left.
   static Result<std::shared_ptr<Extent>> Create(DeviceMemory& memory, ExtentId id, Bytes offset,
                                                 Bytes size, Draw draw);
   ~Extent();

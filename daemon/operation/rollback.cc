@@ -98,12 +98,17 @@ void RollBack(Undo undo, WorkerOutcome& outcome) {
   const OperationId operation = undo.operation;
   const auto progress = std::make_shared<Progress>();
   const auto shared = std::make_shared<Undo>(std::move(undo));
-  context.tasks->Run([shared, progress] {
+  const auto finish = [shared, progress] {
     Finish(*shared);
     MutexLock lock(progress->mutex);
     progress->done = true;
     progress->changed.NotifyAll();
-  });
+  };
+  if (const Status started = context.tasks->Run(finish); !started.ok()) {
+    log::Warning("worker {}: {} is rolled back by its caller: {}", WorkerName(worker),
+                 OperationName(operation), started);
+    finish();
+  }
   const TimePoint until = std::chrono::steady_clock::now() + kGrace;
   MutexLock lock(progress->mutex);
   while (!progress->done && std::chrono::steady_clock::now() < until) {

@@ -6,36 +6,32 @@
 #include <utility>
 
 #include "lib/base/mutex.h"
+#include "lib/base/status.h"
 
 namespace torpor {
+
+// RESOURCE_EXHAUSTED THREADS_EXHAUSTED; `run` was then not run and is gone.
+Result<std::thread> StartThread(std::function<void()> run);
 
 // Runs each task on a thread of its own; the destructor waits for all. Thread-safe.
 class Tasks {
  public:
-  Tasks() = default;
+  using Starter = std::function<Result<std::thread>(std::function<void()>)>;
+
+  explicit Tasks(Starter start = StartThread) : start_(std::move(start)) {}
   ~Tasks() { WaitForAll(); }
   Tasks(const Tasks&) = delete;
   Tasks& operator=(const Tasks&) = delete;
 
-  void Run(std::function<void()> task) EXCLUDES(mutex_) {
-    {
-      MutexLock lock(mutex_);
-      ++running_;
-    }
-    std::thread([this, task = std::move(task)]() mutable {
-      task();
-      task = nullptr;
-      MutexLock lock(mutex_);
-      if (--running_ == 0) idle_.NotifyAll();
-    }).detach();
-  }
+  // Not OK: StartThread's status, and the task was neither run nor kept.
+  [[nodiscard]] Status Run(std::function<void()> task) EXCLUDES(mutex_);
 
-  void WaitForAll() EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    while (running_ != 0) idle_.Wait(mutex_);
-  }
+  void WaitForAll() EXCLUDES(mutex_);
 
  private:
+  void Ended() EXCLUDES(mutex_);
+
+  const Starter start_;
   Mutex mutex_;
   CondVar idle_;
   int running_ GUARDED_BY(mutex_) = 0;

@@ -107,12 +107,18 @@ void MemoryServiceImpl::RunOnThread(const std::function<void(const Answer&)>& re
     if (free) ++threads_;
   }
   if (!free) return refuse({TooManyCalls(kMaxThreads), nullptr, true});
-  tasks_.Run([this, task = std::move(task)]() mutable {
-    task();
-    task = nullptr;
+  const auto ended = [this] {
     MutexLock lock(mutex_);
     if (--threads_ == 0) idle_.NotifyAll();
+  };
+  const Status started = tasks_.Run([ended, task = std::move(task)]() mutable {
+    task();
+    task = nullptr;
+    ended();
   });
+  if (started.ok()) return;
+  refuse({started, nullptr, true});
+  ended();
 }
 
 Status MemoryServiceImpl::Admit() {

@@ -1,36 +1,54 @@
 #include "daemon/session/worker_server.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "daemon/log.h"
+#include "lib/base/descriptors.h"
 
 namespace torpor {
 namespace {
 
 constexpr Duration kHelloTimeout = seconds(5);
 constexpr Duration kSendTimeout = seconds(5);
+// What a connection has to say Hello before it can lose its place to another.
+constexpr Duration kPlace = milliseconds(100);
 constexpr Duration kAcceptPause = milliseconds(50);
+constexpr Duration kLogInterval = seconds(10);
+constexpr auto kHello = static_cast<uint16_t>(wire::Type::kHello);
 
-Status SetReceiveTimeout(int socket, Duration timeout) {
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(timeout).count();
-  const timeval value{us / 1000000, us % 1000000};
-  if (::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &value, sizeof value) != 0) {
-    return ErrnoStatus(errno, "set SO_RCVTIMEO");
-  }
-  return Status::Ok();
+bool OutOfDescriptors(const Status& status) {
+  return status.reason() == "FILE_DESCRIPTORS_EXHAUSTED";
+}
+
+UniqueFd OpenSpare() { return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
+void RefuseHello(wire::Channel& channel, uint64_t hello_id, const Status& why) {
+  wire::HelloReply refusal;
+  refusal.status = why;
+  (void)channel.Answer(kHello, hello_id, refusal);
+}
+
+// Before it has been read from.
+void RefuseHello(UniqueFd socket, const Status& why) {
+  // What is left unread would take the answer with it.
+  char hello = 0;
+  (void)::recv(socket.get(), &hello, sizeof hello, MSG_DONTWAIT);
+  wire::Channel channel(std::move(socket), "WORKER_GONE");
+  RefuseHello(channel, 0, why);
 }
 
 Result<wire::Hello> ReceiveHello(int socket, uint64_t& id) {
-  TORPOR_RETURN_IF_ERROR(SetReceiveTimeout(socket, kHelloTimeout));
-  TORPOR_RETURN_IF_ERROR(net::SetSendTimeout(socket, kSendTimeout));
   TORPOR_ASSIGN_OR_RETURN(const net::Frame frame, net::ReceiveFrame(socket));
-  TORPOR_RETURN_IF_ERROR(SetReceiveTimeout(socket, Duration::zero()));
   id = frame.id;
-  if (frame.type != static_cast<uint16_t>(wire::Type::kHello) || !frame.fds.empty()) {
+  if (frame.type != kHello || !frame.fds.empty()) {
     return InvalidArgument("BAD_FRAME", "a connection begins with Hello")
         .With("frame_type", frame.type)
         .With("fd_count", frame.fds.size());
@@ -64,13 +82,21 @@ void RefuseUnread(wire::Channel& channel, const net::Frame& request) {
   }
 }
 
+int PollTimeout(TimePoint now, TimePoint until) {
+  const auto ms = std::chrono::duration_cast<milliseconds>(until - now).count() + 1;
+  return static_cast<int>(std::max<int64_t>(0, ms));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<WorkerServer>> WorkerServer::Start(const std::string& path, mode_t mode,
-                                                          Handler& handler) {
+                                                          Handler& handler, const Limits& limits) {
   TORPOR_ASSIGN_OR_RETURN(UniqueFd listener, net::ListenUnix(path, mode));
-  std::unique_ptr<WorkerServer> server(new WorkerServer(std::move(listener), path, handler));
-  server->acceptor_ = std::thread([raw = server.get()] { raw->Accept(); });
+  std::unique_ptr<WorkerServer> server(
+      new WorkerServer(std::move(listener), path, handler, limits));
+  server->spare_ = OpenSpare();
+  TORPOR_ASSIGN_OR_RETURN(server->acceptor_,
+                          StartThread([raw = server.get()] { raw->Accept(); }));
   return server;
 }
 
@@ -97,46 +123,138 @@ WorkerServer::~WorkerServer() {
 }
 
 void WorkerServer::Accept() {
+  std::vector<pollfd> polled;
   for (;;) {
-    Result<UniqueFd> socket = net::AcceptUnix(listener_.get());
-    if (socket.ok()) {
-      connections_.Run([this, fd = std::make_shared<UniqueFd>(*std::move(socket))] {
-        Serve(std::move(*fd));
-      });
+    TimePoint now = Clock::Real().Now();
+    while (!silent_.empty() && now >= silent_.front().since + kHelloTimeout) {
+      DropOldest("the connection said nothing");
+    }
+    const bool full = silent_.size() >= limits_.silent;
+    const bool take = !full || now >= silent_.front().since + kPlace;
+    // A negative descriptor is passed over.
+    polled.assign(1, {take ? listener_.get() : -1, POLLIN, 0});
+    for (const Silent& one : silent_) polled.push_back({one.socket.get(), POLLIN, 0});
+    const int timeout =
+        silent_.empty()
+            ? -1
+            : PollTimeout(now, silent_.front().since + (take ? kHelloTimeout : kPlace));
+    if (::poll(polled.data(), polled.size(), timeout) < 0) {
+      if (errno != EINTR) std::this_thread::sleep_for(kAcceptPause);
       continue;
     }
-    {
+    std::deque<Silent> still;
+    std::vector<UniqueFd> speaking;
+    for (size_t i = 0; i < silent_.size(); ++i) {
+      if (polled[i + 1].revents == 0) {
+        still.push_back(std::move(silent_[i]));
+      } else {
+        speaking.push_back(std::move(silent_[i].socket));
+      }
+    }
+    silent_ = std::move(still);
+    for (UniqueFd& socket : speaking) Greet(std::move(socket));
+    if (polled[0].revents == 0) {
       MutexLock lock(mutex_);
       if (stopping_) return;
+      continue;
     }
-    // Out of descriptors or memory: what is queued stays queued.
-    log::Error("cannot accept workers: {}", socket.status());
-    std::this_thread::sleep_for(kAcceptPause);
+    if (silent_.size() >= limits_.silent) DropOldest("others came");
+    if (!AcceptOne()) return;
   }
 }
 
-void WorkerServer::Serve(UniqueFd socket) {
-  const auto peer = net::GetPeerCredentials(socket.get());
-  uint64_t hello_id = 0;
-  const auto hello = ReceiveHello(socket.get(), hello_id);
-  const auto channel = std::make_shared<wire::Channel>(std::move(socket), "WORKER_GONE");
+bool WorkerServer::AcceptOne() {
+  if (!spare_.valid()) spare_ = OpenSpare();
+  Result<UniqueFd> socket = net::AcceptUnix(listener_.get());
+  if (socket.ok()) {
+    const Status set = net::SetSendTimeout(socket->get(), kSendTimeout);
+    if (!set.ok()) {
+      LogRefusal(set);
+      return true;
+    }
+    silent_.push_back({*std::move(socket), Clock::Real().Now()});
+    return true;
+  }
   {
     MutexLock lock(mutex_);
-    if (stopping_) return;
-    channels_[channel.get()] = channel;
+    if (stopping_) return false;
   }
-  Result<wire::HelloReply> reply = !peer.ok()    ? Result<wire::HelloReply>(peer.status())
-                                   : !hello.ok() ? Result<wire::HelloReply>(hello.status())
-                                                 : handler_.OnHello(*hello, *peer, channel);
-  constexpr auto kHello = static_cast<uint16_t>(wire::Type::kHello);
+  const Status why = socket.status();
+  LogRefusal(why);
+  if (OutOfDescriptors(why) && !silent_.empty()) {
+    DropOldest("there are no descriptors for others");
+    return true;
+  }
+  if (OutOfDescriptors(why) && spare_.valid()) {
+    spare_.Reset();
+    if (socket = net::AcceptUnix(listener_.get()); socket.ok()) RefuseHello(*std::move(socket), why);
+    spare_ = OpenSpare();
+    if (spare_.valid()) return true;
+  }
+  // What is queued stays queued.
+  std::this_thread::sleep_for(kAcceptPause);
+  return true;
+}
+
+void WorkerServer::DropOldest(const char* why) {
+  const Status silent =
+      DeadlineExceeded("PEER_SILENT", std::string("no Hello in time: ") + why);
+  RefuseHello(std::move(silent_.front().socket), silent);
+  silent_.pop_front();
+  LogRefusal(silent);
+}
+
+void WorkerServer::LogRefusal(const Status& why) {
+  ++refused_;
+  const TimePoint now = Clock::Real().Now();
+  if (refused_logged_ != TimePoint() && now < refused_logged_ + kLogInterval) return;
+  log::Error("{} of the workers' connections refused, the last: {}", refused_, why);
+  refused_ = 0;
+  refused_logged_ = now;
+}
+
+void WorkerServer::Greet(UniqueFd socket) {
+  Greeting greeting{wire::Hello(), 0};
+  greeting.hello = ReceiveHello(socket.get(), greeting.id);
+  const auto peer = net::GetPeerCredentials(socket.get());
+  if (!peer.ok()) greeting.hello = peer.status();
+  const net::PeerCredentials credentials = peer.ok() ? *peer : net::PeerCredentials();
+  const auto channel = std::make_shared<wire::Channel>(std::move(socket), "WORKER_GONE");
+  Status why = greeting.hello.status();
+  if (why.ok()) why = RequireDescriptors(CountDescriptors(), limits_.descriptors);
+  if (why.ok()) why = Enter(channel);
+  if (why.ok()) {
+    why = connections_.Run(
+        [this, channel, credentials, greeting] { Serve(channel, credentials, greeting); });
+    if (why.ok()) return;
+    MutexLock lock(mutex_);
+    channels_.erase(channel.get());
+  }
+  RefuseHello(*channel, greeting.id, why);
+  LogRefusal(why);
+}
+
+Status WorkerServer::Enter(const std::shared_ptr<wire::Channel>& channel) {
+  MutexLock lock(mutex_);
+  if (stopping_) return Unavailable("DAEMON_STOPPING", "the daemon is stopping");
+  if (channels_.size() >= limits_.workers) {
+    return ResourceExhausted("TOO_MANY_WORKERS",
+                             "the daemon serves as many workers as it takes at a time")
+        .With("workers", channels_.size());
+  }
+  channels_[channel.get()] = channel;
+  return Status::Ok();
+}
+
+void WorkerServer::Serve(const std::shared_ptr<wire::Channel>& channel,
+                         const net::PeerCredentials& peer, const Greeting& greeting) {
+  const Result<wire::HelloReply> reply = handler_.OnHello(*greeting.hello, peer, channel);
   if (!reply.ok()) {
-    log::Warning("connection of pid {} refused: {}", peer.ok() ? peer->pid : 0, reply.status());
-    wire::HelloReply refusal;
-    refusal.status = reply.status();
-    (void)channel->Answer(kHello, hello_id, refusal);
+    log::Warning("connection of pid {} refused: {}", peer.pid, reply.status());
+    RefuseHello(*channel, greeting.id, reply.status());
   } else {
     const WorkerId worker = reply->worker;
-    Status why = channel->Answer(kHello, hello_id, *reply);
+    Status why = channel->Answer(kHello, greeting.id, *reply);
     if (why.ok()) {
       struct Forward final : wire::Channel::Handler {
         WorkerServer::Handler& handler;

@@ -3,12 +3,15 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "daemon/operation/tasks.h"
+#include "lib/base/clock.h"
 #include "lib/base/mutex.h"
 #include "lib/base/status.h"
 #include "lib/base/unique_fd.h"
@@ -19,9 +22,9 @@
 
 namespace torpor {
 
-// Accepts workers on the worker socket. Each connection has a thread that waits for its Hello and
-// then reads its frames. A connection that says anything else first, or nothing for five seconds,
-// is closed. Thread-safe.
+// Accepts workers on the worker socket. The acceptor waits for the Hello of all connections; one that
+// has said it gets a thread, which reads its frames. A connection that says anything else first, or
+// nothing for five seconds, or nothing while many others come, is closed. Thread-safe.
 class WorkerServer {
  public:
   class Handler {
@@ -38,23 +41,63 @@ class WorkerServer {
     virtual void OnGone(WorkerId worker, const Status& why) = 0;
   };
 
+  struct Limits {
+    size_t silent = 16;      // connections that have not said Hello
+    size_t workers = 1024;   // those that have
+    int64_t descriptors = 16;  // that workers' connections leave to others
+    Tasks::Starter start_thread = StartThread;
+  };
+
   // `handler` must outlive the server.
   static Result<std::unique_ptr<WorkerServer>> Start(const std::string& path, mode_t mode,
-                                                     Handler& handler);
+                                                     Handler& handler) {
+    return Start(path, mode, handler, Limits());
+  }
+  static Result<std::unique_ptr<WorkerServer>> Start(const std::string& path, mode_t mode,
+                                                     Handler& handler, const Limits& limits);
   // Stops accepting, ends all connections and waits for their threads.
   ~WorkerServer();
   WorkerServer(const WorkerServer&) = delete;
   WorkerServer& operator=(const WorkerServer&) = delete;
 
  private:
-  WorkerServer(UniqueFd listener, std::string path, Handler& handler)
-      : listener_(std::move(listener)), path_(std::move(path)), handler_(handler) {}
+  struct Silent {
+    UniqueFd socket;
+    TimePoint since;
+  };
+  struct Greeting {
+    Result<wire::Hello> hello;
+    uint64_t id = 0;
+  };
+
+  WorkerServer(UniqueFd listener, std::string path, Handler& handler, const Limits& limits)
+      : listener_(std::move(listener)),
+        path_(std::move(path)),
+        handler_(handler),
+        limits_(limits),
+        connections_(limits.start_thread) {}
+
+  // --- By the acceptor.
   void Accept();
-  void Serve(UniqueFd socket);
+  // False: the server stops.
+  bool AcceptOne();
+  void Greet(UniqueFd socket);
+  void DropOldest(const char* why);
+  void LogRefusal(const Status& why);
+
+  void Serve(const std::shared_ptr<wire::Channel>& channel, const net::PeerCredentials& peer,
+             const Greeting& greeting) EXCLUDES(mutex_);
+  // OK: it is among `channels_`.
+  Status Enter(const std::shared_ptr<wire::Channel>& channel) EXCLUDES(mutex_);
 
   const UniqueFd listener_;
   const std::string path_;
   Handler& handler_;
+  const Limits limits_;
+  std::deque<Silent> silent_;  // the acceptor's, as are the next three; the oldest first
+  UniqueFd spare_;             // closed to accept, and refuse, when there are no others
+  int64_t refused_ = 0;        // not told to the log yet
+  TimePoint refused_logged_{};
   Mutex mutex_;
   std::map<wire::Channel*, std::weak_ptr<wire::Channel>> channels_ GUARDED_BY(mutex_);
   bool stopping_ GUARDED_BY(mutex_) = false;

@@ -32,13 +32,15 @@ std::vector<std::string> DaemonProcess::Command(const std::string& runtime_dir,
   return command;
 }
 
-Result<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const std::string& runtime_dir,
-                                                            const std::vector<std::string>& flags) {
+Result<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(
+    const std::string& runtime_dir, const std::vector<std::string>& flags,
+    const std::vector<std::string>& launcher) {
   std::unique_ptr<DaemonProcess> daemon(new DaemonProcess());
   daemon->runtime_dir_ = runtime_dir;
   daemon->log_path_ = runtime_dir + "/torpord.log";
   ChildProcess::Options options;
   options.command = Command(runtime_dir, flags);
+  options.command.insert(options.command.begin(), launcher.begin(), launcher.end());
   options.error_file = daemon->log_path_;
   TORPOR_ASSIGN_OR_RETURN(daemon->process_, ChildProcess::Start(options));
   const Result<std::string> greeting = daemon->process_->ReadLine();

@@ -22,9 +22,11 @@ class DaemonProcess {
   // The program, for runs that are to fail; arguments follow.
   static std::vector<std::string> Command(const std::string& runtime_dir,
                                           const std::vector<std::string>& flags = {});
-  // Serves on return. `flags` come after --driver=host and --runtime_dir.
-  static Result<std::unique_ptr<DaemonProcess>> Start(const std::string& runtime_dir,
-                                                      const std::vector<std::string>& flags = {});
+  // Serves on return. `flags` come after --driver=host and --runtime_dir. `launcher`: a program and
+  // arguments that are to run the command which follows them.
+  static Result<std::unique_ptr<DaemonProcess>> Start(
+      const std::string& runtime_dir, const std::vector<std::string>& flags = {},
+      const std::vector<std::string>& launcher = {});
 
   ChildProcess& process() { return *process_; }
   // The line it printed when it began to serve.
