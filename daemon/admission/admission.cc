@@ -215,10 +215,9 @@ Result<Draw> Admission::DrawDevice(Bytes size, const std::string& id) {
                                 "this daemon gives device memory under reservations only")
           .With("requested_bytes", size.value());
     }
-    TORPOR_RETURN_IF_ERROR(
-        Admit({size, {}}, Place::kPassing, [&](const BudgetStats&) NO_THREAD_SAFETY_ANALYSIS {
-          draw = MakeDraw(size);
-        }));
+    TORPOR_RETURN_IF_ERROR(Admit({size, {}}, Place::kPassing,
+                                 [&](const BudgetStats&)
+                                     NO_THREAD_SAFETY_ANALYSIS { draw = MakeDraw(size); }));
     return draw;
   }
   MutexLock lock(mutex_);
@@ -329,8 +328,8 @@ bool Admission::RemoveHolder(const std::string& id) {
   const auto it = reservations_.find(id);
   if (it == reservations_.end()) return false;
   Reservation& reservation = it->second;
-  const bool ends =
-      --reservation.stats.holders == 0 && !reservation.stats.keep && !reservation.Over(clock_.Now());
+  const bool ends = --reservation.stats.holders == 0 && !reservation.stats.keep &&
+                    !reservation.Over(clock_.Now());
   if (!ends) return false;
   announcer_.Reservation(ReservationEvent::Change::kEnded, reservation.stats,
                          reservation.LeftDevice(clock_.Now()), reservation.LeftHost(clock_.Now()));
