@@ -69,12 +69,14 @@ run_tidy() {
     xargs -P "$jobs" -I{} bash -c 'tidy_one {}'
 }
 
-# TARGET CORPUS RUNS LONGEST_INPUT
+# TARGET CORPUS RUNS LONGEST_INPUT. Leaks are looked for once, at the end: with
+# threads each look is slow.
 fuzz_one() {
   local found=$cache/fuzz-$1
   mkdir -p "$found/corpus"
-  "$programs/tests/fuzz/$1" "-runs=$3" "-max_len=$4" -print_final_stats=1 -timeout=60 \
-    "-artifact_prefix=$found/" "$found/corpus" "tests/fuzz/corpus/$2"
+  ASAN_OPTIONS=malloc_context_size=10:quarantine_size_mb=32:thread_local_quarantine_size_kb=64 \
+    "$programs/tests/fuzz/$1" "-runs=$3" "-max_len=$4" -print_final_stats=1 -timeout=120 \
+    -detect_leaks=0 "-artifact_prefix=$found/" "$found/corpus" "tests/fuzz/corpus/$2"
 }
 
 run_fuzz() {
@@ -82,7 +84,7 @@ run_fuzz() {
   run_bazel fuzz build --config=fuzz //tests/fuzz:frame_fuzz //tests/fuzz:handlers_fuzz || return 1
   programs=$(run_bazel fuzz info --config=fuzz bazel-bin 2> /dev/null) || return 1
   fuzz_one frame_fuzz frame "${TORPOR_FRAME_RUNS:-10000000}" 4096 &&
-    fuzz_one handlers_fuzz handlers "${TORPOR_HANDLER_RUNS:-1000000}" 512
+    fuzz_one handlers_fuzz handlers "${TORPOR_HANDLER_RUNS:-1000000}" 256
 }
 
 failed=0
