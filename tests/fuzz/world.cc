@@ -321,11 +321,10 @@ v1::UsageResponse World::Usage() {
   return dynamic_cast<const v1::UsageResponse&>(call.response());
 }
 
-v1::UsageResponse World::WaitForRest() {
-  const auto sessions =
-      static_cast<int>(std::count_if(workers_.begin(), workers_.end(), [](const Worker& worker) {
-        return worker.session != nullptr;
-      }));
+void World::WaitForRest() {
+  const auto sessions = std::count_if(workers_.begin(), workers_.end(), [](const Worker& worker) {
+    return worker.session != nullptr;
+  });
   const TimePoint until = In(kLong);
   for (;;) {
     // Memory whose Free met a fault follows at the next end of work.
@@ -335,11 +334,12 @@ v1::UsageResponse World::WaitForRest() {
               worker.session->WorkEnd().ok());
     });
     if (settled && service_->calls() == 0) {
-      v1::UsageResponse usage = Usage();
+      const auto usage = core_->Usage();
+      REQUIRE(usage.ok());
       const bool busy =
-          std::any_of(usage.workers().begin(), usage.workers().end(),
-                      [](const v1::WorkerUsage& worker) { return !worker.operation_id().empty(); });
-      if (!busy && usage.workers_size() == sessions) return usage;
+          std::any_of(usage->workers.begin(), usage->workers.end(),
+                      [](const WorkerStats& worker) { return worker.operation.has_value(); });
+      if (!busy && usage->workers.size() == static_cast<size_t>(sessions)) return;
     }
     REQUIRE(Clock::Real().Now() < until);
     std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -355,7 +355,9 @@ v1::UsageResponse World::Check() {
   for (const auto& call : calls_) call->Cancel();
   for (const auto& call : calls_) REQUIRE(call->Wait(In(kLong)));
   calls_.clear();
-  const v1::UsageResponse usage = WaitForRest();
+  WaitForRest();
+  // Usage is not of one moment: memory is measured before the workers are counted.
+  const v1::UsageResponse usage = Usage();
   const v1::DeviceUsage& device = usage.device();
   int64_t resident = 0;
   int64_t host = 0;

@@ -71,7 +71,7 @@ class World {
   void UseMemory(Worker& worker);
   void OpenRaw();
   void Learn(const std::string& name);
-  v1::UsageResponse WaitForRest();
+  void WaitForRest();
   v1::UsageResponse Usage();
 
   std::string directory_;
