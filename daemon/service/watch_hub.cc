@@ -22,91 +22,73 @@ class Refusal final : public grpc::ServerWriteReactor<v1::WatchResponse> {
 
 }  // namespace
 
-// Whoever turns `busy_` to true goes on with the call, alone, until there is nothing to send;
-// then a response under way, or nobody, is busy. A call that was finished stays busy.
+// A response under way makes it busy; so does the end, for good.
 class WatchHub::Watcher final : public grpc::ServerWriteReactor<v1::WatchResponse> {
  public:
-  // Busy.
   Watcher(WatchHub& hub, WatchCommand command, uint64_t position)
       : hub_(hub), command_(std::move(command)), position_(position) {}
 
-  void Continue() EXCLUDES(mutex_);
   // There may be something new.
   void Poke() EXCLUDES(mutex_) {
-    if (Take([](Watcher& self) NO_THREAD_SAFETY_ANALYSIS { self.poked_ = true; })) Continue();
+    MutexLock lock(mutex_);
+    Continue();
   }
   void End(const Status& why) EXCLUDES(mutex_) {
-    if (Take([&](Watcher& self) NO_THREAD_SAFETY_ANALYSIS { self.ended_ = why; })) Continue();
+    MutexLock lock(mutex_);
+    ended_ = why;
+    Continue();
   }
 
   void OnWriteDone(bool ok) override {
-    if (!ok) Take([](Watcher& self) NO_THREAD_SAFETY_ANALYSIS { self.cancelled_ = true; });
+    MutexLock lock(mutex_);
+    busy_ = false;
+    cancelled_ = cancelled_ || !ok;
     Continue();
   }
   void OnCancel() override {
-    if (Take([](Watcher& self) NO_THREAD_SAFETY_ANALYSIS { self.cancelled_ = true; })) Continue();
+    MutexLock lock(mutex_);
+    cancelled_ = true;
+    Continue();
   }
   void OnDone() override { hub_.Remove(this); }
 
  private:
-  // Changes the state; true if the caller has to go on with the call.
-  template <typename Change>
-  bool Take(const Change& change) EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    change(*this);
-    return !std::exchange(busy_, true);
+  // Unless it is busy. gRPC calls back on other threads, so it may be called under the lock.
+  void Continue() REQUIRES(mutex_);
+  // Fills in response_. False: there is nothing to say.
+  bool Next() REQUIRES(mutex_);
+  bool NextInBatch() REQUIRES(mutex_);
+  void Begin() REQUIRES(mutex_);
+  void SetCursor() REQUIRES(mutex_) {
+    response_.set_cursor(ToString({hub_.log_.boot_id(), position_}));
   }
-  // By the one who is busy: fills in response_. False: there is nothing to say.
-  bool Next();
-  bool NextInBatch();
-  void Begin();
-  void SetCursor() { response_.set_cursor(ToString({hub_.log_.boot_id(), position_})); }
-  void SetTimeAndLost(int64_t lost, bool restarted);
+  void SetTimeAndLost(int64_t lost, bool restarted) REQUIRES(mutex_);
 
   WatchHub& hub_;
   const WatchCommand command_;
-  // Of the one who is busy.
-  v1::WatchResponse response_;
-  bool begun_ = false;
-  uint64_t position_;
-  EventLog::Batch batch_;
-  size_t next_in_batch_ = 0;
-  size_t silence_ = 0;
-
   Mutex mutex_;
-  bool busy_ GUARDED_BY(mutex_) = true;
-  bool poked_ GUARDED_BY(mutex_) = false;
+  bool busy_ GUARDED_BY(mutex_) = false;
   bool cancelled_ GUARDED_BY(mutex_) = false;
   Status ended_ GUARDED_BY(mutex_);
+  v1::WatchResponse response_ GUARDED_BY(mutex_);
+  bool begun_ GUARDED_BY(mutex_) = false;
+  uint64_t position_ GUARDED_BY(mutex_);
+  EventLog::Batch batch_ GUARDED_BY(mutex_);
+  size_t next_in_batch_ GUARDED_BY(mutex_) = 0;
+  size_t silence_ GUARDED_BY(mutex_) = 0;
 };
 
 void WatchHub::Watcher::Continue() {
-  for (;;) {
-    Status ended;
-    bool cancelled = false;
-    {
-      MutexLock lock(mutex_);
-      poked_ = false;
-      cancelled = cancelled_;
-      ended = ended_;
-    }
-    if (cancelled) {
-      Finish(grpc::Status(grpc::StatusCode::CANCELLED, "cancelled"));
-      return;
-    }
-    if (Next()) {
-      StartWrite(&response_);
-      return;
-    }
-    if (!ended.ok()) {
-      Finish(ToGrpcStatus(ended));
-      return;
-    }
-    MutexLock lock(mutex_);
-    if (!poked_ && !cancelled_ && ended_.ok()) {
-      busy_ = false;
-      return;
-    }
+  if (busy_) return;
+  busy_ = true;
+  if (cancelled_) {
+    Finish(grpc::Status(grpc::StatusCode::CANCELLED, "cancelled"));
+  } else if (Next()) {
+    StartWrite(&response_);
+  } else if (!ended_.ok()) {
+    Finish(ToGrpcStatus(ended_));
+  } else {
+    busy_ = false;
   }
 }
 
@@ -179,7 +161,7 @@ WatchHub::~WatchHub() {
 grpc::ServerWriteReactor<v1::WatchResponse>* WatchHub::Watch(const v1::WatchRequest& request) {
   const Result<std::shared_ptr<Watcher>> watcher = Add(request);
   if (!watcher.ok()) return new Refusal(watcher.status());
-  (*watcher)->Continue();
+  (*watcher)->Poke();
   return watcher->get();
 }
 

@@ -1,6 +1,7 @@
 // Watch over a real gRPC server.
 
 #include <gmock/gmock.h>
+#include <grpc/grpc.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -73,6 +74,9 @@ class Watching {
 
 class WatchTest : public testing::Test {
  protected:
+  // Without it gRPC shuts down behind each test and may wait ten seconds for a poller of its own.
+  static void SetUpTestSuite() { ::grpc_init(); }
+  static void TearDownTestSuite() { ::grpc_shutdown(); }
   void SetUp() override {
     char dir[] = "/tmp/torpor.XXXXXX";
     ASSERT_NE(::mkdtemp(dir), nullptr);
