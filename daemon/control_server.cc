@@ -1,11 +1,21 @@
 #include "daemon/control_server.h"
 
+#include <arpa/inet.h>
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 namespace torpor {
@@ -13,6 +23,32 @@ namespace {
 
 constexpr char kServiceName[] = "torpor.v1.MemoryService";
 constexpr int kMaxRequestBytes = 1 << 20;
+constexpr Duration kForLastAnswers = milliseconds(200);
+constexpr Duration kForCancelledCalls = milliseconds(300);
+
+bool IsOf(int fd, const std::string& socket, const std::optional<ListenAddress>& listen) {
+  sockaddr_storage local{};
+  socklen_t size = sizeof local;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) != 0) return false;
+  if (local.ss_family == AF_UNIX) {
+    return socket == reinterpret_cast<const sockaddr_un&>(local).sun_path;
+  }
+  if (!listen.has_value()) return false;
+  const auto port = local.ss_family == AF_INET6
+                        ? reinterpret_cast<const sockaddr_in6&>(local).sin6_port
+                        : reinterpret_cast<const sockaddr_in&>(local).sin_port;
+  return (local.ss_family == AF_INET6 || local.ss_family == AF_INET) && ntohs(port) == listen->port;
+}
+
+// gRPC finishes no call of a connection that it is writing to, not even a cancelled one: a client
+// that does not read would keep the server for ever.
+void EndConnections(const std::string& socket, const std::optional<ListenAddress>& listen) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    if (IsOf(fd, socket, listen)) ::shutdown(fd, SHUT_RDWR);
+  }
+}
 
 }  // namespace
 
@@ -21,6 +57,8 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Start(MemoryServiceImpl& s
   static const bool plugins_ready = [] {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    // For good: its end would wait up to ten seconds for a poller of its own.
+    ::grpc_init();
     return true;
   }();
   (void)plugins_ready;
@@ -50,6 +88,7 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Start(MemoryServiceImpl& s
   if (::chmod(options.socket.c_str(), options.socket_mode) != 0) {
     return ErrnoStatus(errno, "set the mode of " + options.socket);
   }
+  control->socket_ = options.socket;
   control->listen_ = options.listen;
   if (control->listen_.has_value()) control->listen_->port = port;
   control->server_->GetHealthCheckService()->SetServingStatus(kServiceName, true);
@@ -57,7 +96,20 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Start(MemoryServiceImpl& s
 }
 
 ControlServer::~ControlServer() {
-  if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+  if (server_ != nullptr) Close(Duration::zero());
+}
+
+void ControlServer::Close(Duration patience) {
+  std::promise<void> closed;
+  std::thread end_connections([this, patience, over = closed.get_future()] {
+    if (over.wait_for(patience + kForCancelledCalls) != std::future_status::ready) {
+      EndConnections(socket_, listen_);
+    }
+  });
+  server_->Shutdown(std::chrono::system_clock::now() +
+                    std::chrono::duration_cast<std::chrono::system_clock::duration>(patience));
+  closed.set_value();
+  end_connections.join();
 }
 
 void ControlServer::Shutdown(Duration patience, const std::function<void()>& hurry) {
@@ -66,8 +118,8 @@ void ControlServer::Shutdown(Duration patience, const std::function<void()>& hur
     hurry();
     service_.Drain(Clock::Real().Now() + std::chrono::hours(24));
   }
-  // For the last answers; an idle client would keep its connection for longer.
-  server_->Shutdown(std::chrono::system_clock::now() + milliseconds(200));
+  // An idle client would keep its connection for longer.
+  Close(kForLastAnswers);
 }
 
 }  // namespace torpor

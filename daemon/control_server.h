@@ -42,8 +42,12 @@ class ControlServer {
 
  private:
   explicit ControlServer(MemoryServiceImpl& service) : service_(service) {}
+  // Cancels what is still under way after `patience`, and ends all connections.
+  void Close(Duration patience);
+
   MemoryServiceImpl& service_;
   std::unique_ptr<grpc::Server> server_;
+  std::string socket_;
   std::optional<ListenAddress> listen_;
 };
 

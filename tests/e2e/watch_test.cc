@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -13,12 +14,14 @@
 #include <utility>
 #include <vector>
 
+#include "lib/base/clock.h"
 #include "lib/base/status_matchers.h"
 #include "lib/base/unique_fd.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/daemon_process.h"
 #include "tests/harness/temp_dir.h"
 #include "tests/harness/worker_process.h"
+#include "torpor/v1/memory_service.grpc.pb.h"
 
 namespace torpor {
 namespace {
@@ -150,6 +153,26 @@ TEST_F(WatchTest, ShowsOnlyWhatIsWanted) {
   EXPECT_THAT(Line(*watch), HasSubstr("sleep ended"));
 }
 
+TEST_F(WatchTest, TellsOfReservationsTheQueueAndPressure) {
+  const auto first = StartWatch({"--json"});
+  const std::string cursor = ValueOf(Line(*first), "cursor");
+  const auto watch = StartWatch({"--cursor=" + cursor, "--kind=reservation,queue,pressure"});
+  ASSERT_EQ(Ctl({"reserve", "--name=one", "--part=all=60MiB", "--ttl=1h"}).exit_status, 0);
+  EXPECT_THAT(Line(*watch), HasSubstr(" r-1 (one) reservation made: 60.00 MiB device, 0 B host"));
+  const auto waiting = StartCtl(
+      {"reserve", "--wait", "--name=two", "--part=all=8MiB", "--ttl=300ms", "--timeout=60s"},
+      errors_);
+  LineWith(*watch, "pressure: memory low, 0 B available");
+  EXPECT_THAT(LineWith(*watch, " queue entered"),
+              HasSubstr(" q-1 (two) queue entered: 8.00 MiB device, 0 B host, 1 waiting"));
+  ASSERT_EQ(Ctl({"release", "r-1"}).exit_status, 0);
+  EXPECT_EQ(ExitOf(*waiting), 0);
+  LineWith(*watch, " r-1 (one) reservation released: 60.00 MiB device, 0 B host");
+  LineWith(*watch, " q-1 (two) queue granted: 8.00 MiB device, 0 B host, 0 waiting");
+  LineWith(*watch, " r-2 (two) reservation made");
+  LineWith(*watch, " r-2 (two) reservation expired: 8.00 MiB device");
+}
+
 TEST_F(WatchTest, EndsAfterItsTimeout) {
   const auto watch = StartWatch({"--timeout=200ms"});
   EXPECT_EQ(ExitOf(*watch), 0);
@@ -164,6 +187,32 @@ TEST_F(WatchTest, EndsWithTheDaemonAndTellsOfTheRestart) {
   StartDaemon();
   const auto again = StartWatch({"--cursor=" + cursor});
   EXPECT_THAT(Line(*again), HasSubstr("events lost: the daemon has restarted"));
+}
+
+TEST_F(WatchTest, AWatcherThatIsStoppedDoesNotKeepTheDaemonFromStopping) {
+  const auto watch = StartWatch({"--json"});
+  Line(*watch);
+  watch->Signal(SIGSTOP);
+  v1::ReserveRequest reserve;
+  reserve.set_name(std::string(63, 'x'));
+  reserve.set_host_bytes(4096);
+  reserve.mutable_ttl()->set_seconds(60);
+  for (int i = 0; i < 3000; ++i) {
+    grpc::ClientContext reserving;
+    v1::ReserveResponse reserved;
+    ASSERT_TRUE(daemon_->stub().Reserve(&reserving, reserve, &reserved).ok());
+    grpc::ClientContext releasing;
+    v1::ReleaseRequest release;
+    release.set_reservation_id(reserved.reservation_id());
+    v1::ReleaseResponse released;
+    ASSERT_TRUE(daemon_->stub().Release(&releasing, release, &released).ok());
+  }
+  const TimePoint begun = Clock::Real().Now();
+  ASSERT_THAT(daemon_->Stop(), IsOk());
+  EXPECT_LT(Clock::Real().Now() - begun, seconds(5));
+  watch->Signal(SIGCONT);
+  EXPECT_THAT(watch->ReadAll(), IsOk());
+  EXPECT_EQ(ExitOf(*watch), 1);
 }
 
 TEST_F(WatchTest, RefusesABadCursor) {
@@ -189,13 +238,22 @@ TEST_F(WatchTest, ProgressIsDrawnOnATerminalOnly) {
   EXPECT_THAT(*output, HasSubstr("Freed 16.00 MiB of device memory."));
   EXPECT_THAT(*output, Not(HasSubstr("\r")));
   EXPECT_EQ(ExitOf(*sleep), 0);
-  char drawn[4096];
-  const ssize_t size = ::read(terminal.get(), drawn, sizeof drawn);
-  ASSERT_GT(size, 0);
-  const std::string text(drawn, static_cast<size_t>(size));
-  EXPECT_THAT(text, HasSubstr("\r\x1b[Kw-1 "));
+  // What was written to a terminal takes its time to its other end.
+  const std::string cleared = "\r\x1b[K";
+  std::string text;
+  const TimePoint until = Clock::Real().Now() + kPatience;
+  while ((text.size() < 2 * cleared.size() ||
+          text.compare(text.size() - cleared.size(), cleared.size(), cleared) != 0) &&
+         Clock::Real().Now() < until) {
+    pollfd readable{terminal.get(), POLLIN, 0};
+    ::poll(&readable, 1, 100);
+    char drawn[4096];
+    const ssize_t size = ::read(terminal.get(), drawn, sizeof drawn);
+    if (size > 0) text.append(drawn, static_cast<size_t>(size));
+  }
+  EXPECT_THAT(text, testing::StartsWith(cleared + "w-1 "));
   EXPECT_THAT(text, HasSubstr(" of 16.00 MiB"));
-  EXPECT_THAT(text, testing::EndsWith("\r\x1b[K"));
+  EXPECT_THAT(text, testing::EndsWith(cleared));
 
   const Finished wake = Ctl({"wake", "model"});
   EXPECT_EQ(wake.exit_status, 0);
