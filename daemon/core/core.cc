@@ -28,6 +28,12 @@ std::string RandomSecret() {
   return secret;
 }
 
+// "w-7": a selector would take a worker of that name for another one.
+bool LooksLikeId(const std::string& name) {
+  return name.size() > 2 && name.compare(0, 2, "w-") == 0 &&
+         std::all_of(name.begin() + 2, name.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
 // The error that all outcomes share; OK if there is none, or they differ.
 Status SharedFailure(const std::vector<WorkerOutcome>& outcomes) {
   if (outcomes.empty() || outcomes.front().status.ok()) return Status::Ok();
@@ -81,20 +87,22 @@ Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& op
       memory_(driver),
       inventory_(driver.device().granularity, ArenaSize(driver.device().total),
                  driver.device().total),
-      admission_(ForAdmission(options, events_), [this] { return memory_.Measure(); }, clock,
-                 [this] { return inventory_.Holders(); }),
+      admission_(
+          ForAdmission(options, events_), [this] { return memory_.Measure(); }, clock,
+          [this] { return inventory_.Holders(); }),
       pool_(driver, options.host_pool),
-      context_{memory_,  inventory_, admission_, pool_, nullptr,
-               keeper,   directory_, &tasks_,    options.worker_deadline,
-               events_,  runs_} {}
+      context_{memory_,    inventory_, admission_,
+               pool_,      nullptr,    keeper,
+               directory_, &tasks_,    options.worker_deadline,
+               events_,    runs_} {}
 
 Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const Clock& clock,
                                            const Options& options) {
   std::unique_ptr<Core> core(new Core(driver, keeper, clock, options));
   TORPOR_ASSIGN_OR_RETURN(core->transfer_, TransferEngine::Create(driver));
   core->context_.transfer = core->transfer_.get();
-  TORPOR_ASSIGN_OR_RETURN(
-      core->server_, WorkerServer::Start(options.worker_socket, options.socket_mode, *core));
+  TORPOR_ASSIGN_OR_RETURN(core->server_,
+                          WorkerServer::Start(options.worker_socket, options.socket_mode, *core));
   TORPOR_ASSIGN_OR_RETURN(core->queue_,
                           StartThread([raw = core.get()] { raw->admission_.ServeQueue(); }));
   return core;
@@ -120,8 +128,7 @@ Result<std::vector<WorkerId>> Core::Select(const Selector& selector) const {
     return InvalidArgument("CONTRADICTORY_SELECTOR", "`all` excludes workers and tags");
   }
   if (!selector.all && selector.workers.empty() && selector.tags.empty()) {
-    return InvalidArgument("EMPTY_SELECTOR",
-                           "name workers or tags, or say `all` for everything");
+    return InvalidArgument("EMPTY_SELECTOR", "name workers or tags, or say `all` for everything");
   }
   for (const std::string& tag : selector.tags) {
     TORPOR_RETURN_IF_ERROR(CheckName(tag, "tag", "BAD_TAG"));
@@ -165,8 +172,7 @@ Result<std::vector<WorkerOutcome>> Core::Sleep(const SleepCommand& command) {
   SleepSpec spec;
   TORPOR_ASSIGN_OR_RETURN(spec.policy, PolicyFrom(command.level, command.policies));
   TORPOR_ASSIGN_OR_RETURN(const std::vector<WorkerId> workers, Select(command.selector));
-  spec.wish =
-      SleepWish(command.selector.tags, command.level, command.policies, command.force);
+  spec.wish = SleepWish(command.selector.tags, command.level, command.policies, command.force);
   spec.tags = FilterOf(command.selector.tags);
   spec.force = command.force;
   spec.deadline = command.deadline;
@@ -212,9 +218,8 @@ Result<UsageReport> Core::Usage() {
 
 Result<ReserveResult> Core::RecordMade(const ReservationSpec& spec, Result<ReserveResult> made) {
   if (!made.ok()) return made;
-  if (const Status recorded =
-          keeper_.Record(ReservationMade{made->id, spec.name, spec.device(), spec.host,
-                                         made->expires, spec.hold, spec.keep});
+  if (const Status recorded = keeper_.Record(ReservationMade{
+          made->id, spec.name, spec.device(), spec.host, made->expires, spec.hold, spec.keep});
       !recorded.ok()) {
     (void)admission_.Release(made->id);
     return recorded;
@@ -252,6 +257,11 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
   const DeviceInfo& device = driver_.device();
   if (!hello.name.empty()) {
     TORPOR_RETURN_IF_ERROR(CheckName(hello.name, "worker name", "BAD_WORKER_NAME"));
+    if (LooksLikeId(hello.name)) {
+      return InvalidArgument("BAD_WORKER_NAME",
+                             "worker name \"" + hello.name + "\" reads as a worker's id")
+          .With("length", hello.name.size());
+    }
   }
   if (!hello.device_uuid.empty() && hello.device_uuid != device.uuid) {
     return FailedPrecondition("WRONG_DEVICE", "this daemon serves device " + device.uuid +
@@ -277,8 +287,7 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
   reply.device_total = device.total;
   reply.granularity = device.granularity;
   reply.arena_size = inventory_.arena_size();
-  if (const Status recorded =
-          keeper_.Record(SessionOpened{reply.worker, hello.name, reply.secret});
+  if (const Status recorded = keeper_.Record(SessionOpened{reply.worker, hello.name, reply.secret});
       !recorded.ok()) {
     inventory_.Remove(reply.worker);
     LeaveReservation(info);

@@ -144,9 +144,15 @@ std::vector<WorkerStats> Inventory::Snapshot() const {
         switch (segment->state()) {
           case SegmentState::kPending:
           case SegmentState::kResident:
-          case SegmentState::kSleeping: of_tag.resident += segment->size(); break;
-          case SegmentState::kOffloaded: of_tag.offloaded += segment->size(); break;
-          case SegmentState::kDiscarded: of_tag.discarded += segment->size(); break;
+          case SegmentState::kSleeping:
+            of_tag.resident += segment->size();
+            break;
+          case SegmentState::kOffloaded:
+            of_tag.offloaded += segment->size();
+            break;
+          case SegmentState::kDiscarded:
+            of_tag.discarded += segment->size();
+            break;
           case SegmentState::kWaking:
             (segment->image() != nullptr ? of_tag.offloaded : of_tag.discarded) += segment->size();
             break;
@@ -191,7 +197,9 @@ std::vector<std::string> Inventory::AsleepTags(WorkerId id) const {
 bool Inventory::HasTag(WorkerId id, const std::string& tag) const {
   MutexLock lock(mutex_);
   const Worker* const worker = Find(id);
-  return worker != nullptr && worker->arenas.count(tag) != 0;
+  if (worker == nullptr) return false;
+  const auto arena = worker->arenas.find(tag);
+  return arena != worker->arenas.end() && !arena->second->segments().empty();
 }
 
 // --- allocation
@@ -203,8 +211,9 @@ Result<Inventory::Placement> Inventory::Place(WorkerId id, const std::string& ta
         .With("requested_bytes", size.value());
   }
   if (size > device_total_) {
-    return ResourceExhausted("LARGER_THAN_DEVICE", FormatBytes(size) + " are asked of a device of " +
-                                                       FormatBytes(device_total_))
+    return ResourceExhausted(
+               "LARGER_THAN_DEVICE",
+               FormatBytes(size) + " are asked of a device of " + FormatBytes(device_total_))
         .With("requested_bytes", size.value())
         .With("total_bytes", device_total_.value());
   }
@@ -215,8 +224,7 @@ Result<Inventory::Placement> Inventory::Place(WorkerId id, const std::string& ta
   if (arena == nullptr) arena = std::make_unique<Arena>(tag, arena_size_);
   TORPOR_ASSIGN_OR_RETURN(const Arena::Place place, arena->Take(size));
   const SegmentId segment_id(next_segment_++);
-  Segment& segment =
-      arena->Add(std::make_unique<Segment>(segment_id, id, tag, place.offset, size));
+  Segment& segment = arena->Add(std::make_unique<Segment>(segment_id, id, tag, place.offset, size));
   worker->segments[segment_id] = arena.get();
   if (place.mapped) {
     segment.SetAttachment(id, AttachmentState::kMapped);
@@ -289,7 +297,7 @@ Result<std::vector<ExtentPtr>> Inventory::Free(WorkerId id, SegmentId segment_id
   }
   const std::string tag = segment->tag();
   std::vector<ExtentPtr> extents = DropSegment(*worker, segment_id);
-  if (!extents.empty()) worker->freeing[segment_id] = {tag, extents};
+  if (!extents.empty()) worker->freeing[segment_id] = {tag, {segment_id}, extents};
   return extents;
 }
 
@@ -348,8 +356,8 @@ Plan Inventory::BeginSleep(WorkerId id, const TagFilter& tags, const PolicyOf& p
   for (const auto& [tag, arena] : worker->arenas) {
     const wire::Policy policy = policy_of(tag);
     if (!tags(tag) || policy == wire::Policy::kKeep) continue;
-    const SegmentState to = policy == wire::Policy::kOffload ? SegmentState::kOffloaded
-                                                             : SegmentState::kDiscarded;
+    const SegmentState to =
+        policy == wire::Policy::kOffload ? SegmentState::kOffloaded : SegmentState::kDiscarded;
     PlannedArena part;
     part.tag = tag;
     bool any_resident = false;
@@ -403,15 +411,17 @@ Plan Inventory::BeginWake(WorkerId id, const TagFilter& tags) {
 std::vector<Orphans> Inventory::DropDoomed(Worker& worker, const Plan& plan) {
   std::vector<Orphans> orphans;
   for (const PlannedArena& part : plan.arenas) {
-    Orphans of_tag{part.tag, {}};
+    Orphans of_tag{part.tag, {}, {}};
     for (const PlannedSegment& planned : part.segments) {
       const Segment* const segment = FindSegment(worker, planned.id);
-      if (segment == nullptr || !segment->doomed()) continue;
+      if (segment != nullptr && !segment->doomed()) continue;
+      of_tag.segments.push_back(planned.id);
+      if (segment == nullptr) continue;  // freed while it slept, before a forced discard
       for (ExtentPtr& extent : DropSegment(worker, planned.id)) {
         of_tag.extents.push_back(std::move(extent));
       }
     }
-    if (!of_tag.extents.empty()) orphans.push_back(std::move(of_tag));
+    if (!of_tag.segments.empty()) orphans.push_back(std::move(of_tag));
   }
   return orphans;
 }

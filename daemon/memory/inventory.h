@@ -80,17 +80,19 @@ struct Plan {
   Bytes Sum(SegmentState from, SegmentState to) const;
 };
 
-// Extents that lost their last segment while an operation held them: their worker has to unmap them.
+// What was freed while an operation held it, and the extents that lost their last segment with it:
+// their worker has to unmap those.
 struct Orphans {
   std::string tag;
+  std::vector<SegmentId> segments;
   std::vector<ExtentPtr> extents;
 };
 
 // The books of all workers: arenas, segments, extents, who is under which operation. Calls no
 // driver and never blocks for anything but its mutex (Close excepted). Thread-safe.
 //
-// A segment in SLEEPING or WAKING belongs to the operation that moved it there; an operation belongs
-// to one worker, and a worker has at most one.
+// A segment in SLEEPING or WAKING belongs to the operation that moved it there; an operation
+// belongs to one worker, and a worker has at most one.
 class Inventory {
  public:
   Inventory(Bytes granularity, Bytes arena_size, Bytes device_total)
@@ -142,8 +144,8 @@ class Inventory {
   Result<std::vector<ExtentPtr>> Abandon(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);
 
   // --- freeing
-  // Removes the segment, or dooms it when an operation holds it. Gives what its worker has to unmap;
-  // the extents wait in the books for Freed. NOT_FOUND UNKNOWN_SEGMENT.
+  // Removes the segment, or dooms it when an operation holds it. Gives what its worker has to
+  // unmap; the extents wait in the books for Freed. NOT_FOUND UNKNOWN_SEGMENT.
   Result<std::vector<ExtentPtr>> Free(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);
   // The worker has unmapped what Free gave: the addresses can be used again.
   std::vector<ExtentPtr> Freed(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);

@@ -254,7 +254,10 @@ TEST_F(InventoryTest, FreedDuringASleepGoesWithItsCommit) {
   EXPECT_TRUE(inventory_.Free(worker_, segment)->empty());
   EXPECT_THAT(inventory_.Free(worker_, segment), HasReason("UNKNOWN_SEGMENT"));
   EXPECT_EQ(Tag(kWeights).segments, 1);
-  EXPECT_TRUE(CommitSleep(plan).empty());  // the worker has unmapped it already
+  const auto freed = CommitSleep(plan);
+  ASSERT_EQ(freed.size(), 1u);
+  EXPECT_EQ(freed[0].segments, std::vector<SegmentId>{segment});
+  EXPECT_TRUE(freed[0].extents.empty());  // the worker has unmapped it already
   plan = Plan();
   EXPECT_EQ(Tag(kWeights).segments, 0);
   EXPECT_EQ(pool_.stats().used, Bytes(0));
@@ -287,7 +290,9 @@ TEST_F(InventoryTest, FreedDuringAWakeLeavesOrphansOrGoesAsleep) {
     const auto orphans =
         commit ? inventory_.Commit(worker_, plan) : inventory_.RollBack(worker_, plan);
     inventory_.EndOperation(worker_);
-    EXPECT_EQ(orphans.size(), commit ? 1u : 0u);
+    ASSERT_EQ(orphans.size(), 1u);
+    EXPECT_EQ(orphans[0].segments, std::vector<SegmentId>{segment});
+    EXPECT_EQ(orphans[0].extents.size(), commit ? 1u : 0u);
     for (const Orphans& of_tag : orphans) inventory_.Reclaim(worker_, of_tag);
     EXPECT_EQ(Tag(kWeights).segments, 0);
     EXPECT_EQ(Tag(kWeights).extents, 0);
@@ -426,7 +431,9 @@ TEST_F(InventoryTest, FreedBeforeAForcedDiscardItIsPassedOver) {
   ASSERT_THAT(inventory_.BeginOperation(worker_), IsOk());
   Plan plan = inventory_.BeginSleep(worker_, Every, Discard, true);
   EXPECT_THAT(inventory_.Free(worker_, segment), IsOk());
-  EXPECT_TRUE(CommitSleep(plan).empty());
+  const auto freed = CommitSleep(plan);
+  ASSERT_EQ(freed.size(), 1u);
+  EXPECT_TRUE(freed[0].extents.empty());
   EXPECT_EQ(Tag(kWeights).segments, 0);
 }
 

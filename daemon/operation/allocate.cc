@@ -13,8 +13,13 @@ Result<NewSegment> AllocateSegment(const OperationContext& context, WorkerId wor
   TORPOR_ASSIGN_OR_RETURN(segment.placement, context.inventory.Place(worker, tag, size));
   const Inventory::Placement& placement = segment.placement;
   if (placement.mapped) {
-    TORPOR_RETURN_IF_ERROR(context.keeper.Record(SegmentRecorded{
-        placement.segment, worker, tag, placement.offset, placement.size, JournalState::kResident}));
+    if (const Status recorded =
+            context.keeper.Record(SegmentRecorded{placement.segment, worker, tag, placement.offset,
+                                                  placement.size, JournalState::kResident});
+        !recorded.ok()) {
+      (void)context.inventory.Free(worker, placement.segment);
+      return recorded;
+    }
     return segment;
   }
   const auto ask = [&] {
@@ -43,25 +48,24 @@ Result<NewSegment> AllocateSegment(const OperationContext& context, WorkerId wor
 
 Status FinishAllocation(const OperationContext& context, WorkerId worker, SegmentId id,
                         const Status& mapped) {
-  if (mapped.ok()) {
+  Status status = mapped;
+  if (status.ok()) {
     TORPOR_ASSIGN_OR_RETURN(const Inventory::SegmentInfo info,
                             context.inventory.Describe(worker, id));
-    TORPOR_RETURN_IF_ERROR(context.keeper.Record(SegmentRecorded{
-        id, worker, info.tag, info.offset, info.size, JournalState::kResident}));
-    return context.inventory.Publish(worker, id);
+    status = context.keeper.Record(
+        SegmentRecorded{id, worker, info.tag, info.offset, info.size, JournalState::kResident});
+    if (status.ok()) return context.inventory.Publish(worker, id);
   }
   TORPOR_ASSIGN_OR_RETURN(std::vector<ExtentPtr> extents, context.inventory.Abandon(worker, id));
   EndExtents(context, std::move(extents));
-  return Status::Ok();
+  // That the worker could not map it is what the worker said, not an error of this call.
+  return mapped.ok() ? status : Status::Ok();
 }
 
 Result<std::vector<ExtentPtr>> FreeSegment(const OperationContext& context, WorkerId worker,
                                            SegmentId id) {
   TORPOR_ASSIGN_OR_RETURN(std::vector<ExtentPtr> extents, context.inventory.Free(worker, id));
-  if (const Status recorded = context.keeper.Record(SegmentFreed{id}); !recorded.ok()) {
-    log::Error("worker {}: segment {} freed, not recorded: {}", WorkerName(worker), id.value(),
-               recorded);
-  }
+  RecordFreed(context, worker, id);
   return extents;
 }
 

@@ -12,6 +12,8 @@ namespace {
 
 // How long a caller waits for a worker to acknowledge before it is told `rollback_pending`.
 constexpr Duration kGrace = milliseconds(250);
+// The same when the caller's deadline is near or has passed: the answer has to reach it.
+constexpr Duration kLateGrace = milliseconds(10);
 constexpr Duration kFirstRetry = milliseconds(20);
 constexpr Duration kLastRetry = seconds(1);
 
@@ -57,7 +59,7 @@ void BringBack(const Undo& undo) {
     }
     if (status.ok()) return;
     log::Warning("worker {}: rolling back {}, again: {}", WorkerName(undo.worker),
-              OperationName(undo.operation), status);
+                 OperationName(undo.operation), status);
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kLastRetry);
   }
@@ -76,8 +78,7 @@ void Finish(Undo& undo) {
     }
   }
   std::vector<Orphans> orphans = undo.context.inventory.RollBack(undo.worker, undo.plan);
-  EndOrphans(undo.context, *undo.link, undo.context.inventory.NewOperationId(),
-             std::move(orphans));
+  EndOrphans(undo.context, *undo.link, undo.context.inventory.NewOperationId(), std::move(orphans));
   undo.plan = Plan();
   EndOperation(undo.context, undo.worker);
   OperationEvent done;
@@ -96,6 +97,7 @@ void RollBack(Undo undo, WorkerOutcome& outcome) {
   const OperationContext context = undo.context;
   const WorkerId worker = undo.worker;
   const OperationId operation = undo.operation;
+  const TimePoint caller_deadline = undo.deadline;
   const auto progress = std::make_shared<Progress>();
   const auto shared = std::make_shared<Undo>(std::move(undo));
   const auto finish = [shared, progress] {
@@ -109,7 +111,8 @@ void RollBack(Undo undo, WorkerOutcome& outcome) {
                  OperationName(operation), started);
     finish();
   }
-  const TimePoint until = std::chrono::steady_clock::now() + kGrace;
+  const TimePoint now = std::chrono::steady_clock::now();
+  const TimePoint until = std::max(now + kLateGrace, std::min(now + kGrace, caller_deadline));
   MutexLock lock(progress->mutex);
   while (!progress->done && std::chrono::steady_clock::now() < until) {
     progress->changed.WaitUntil(progress->mutex, until);

@@ -122,7 +122,8 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const SleepS
   if (!outcome.status.ok()) {
     log::Warning("worker {}: {} (sleep) failed: {}", WorkerName(worker), OperationName(*operation),
                  outcome.status);
-    RollBack({context, worker, *link, *operation, std::move(plan), true, info->name}, outcome);
+    RollBack({context, worker, *link, *operation, std::move(plan), true, info->name, spec.deadline},
+             outcome);
     report.Ended(outcome);
     return outcome;
   }

@@ -101,6 +101,13 @@ Status RecordPlan(const OperationContext& context, WorkerId worker, const Plan& 
   return Status::Ok();
 }
 
+void RecordFreed(const OperationContext& context, WorkerId worker, SegmentId segment) {
+  if (const Status recorded = context.keeper.Record(SegmentFreed{segment}); !recorded.ok()) {
+    log::Error("worker {}: segment {} freed, not recorded: {}", WorkerName(worker), segment.value(),
+               recorded);
+  }
+}
+
 void RollBackBooks(const OperationContext& context, WorkerLink& link, OperationId operation,
                    Plan& plan) {
   EndOrphans(context, link, operation, context.inventory.RollBack(link.worker(), plan));
@@ -110,6 +117,9 @@ void RollBackBooks(const OperationContext& context, WorkerLink& link, OperationI
 void EndOrphans(const OperationContext& context, WorkerLink& link, OperationId operation,
                 std::vector<Orphans> orphans) {
   for (Orphans& of_tag : orphans) {
+    // The operation has written them to the journal once more.
+    for (const SegmentId segment : of_tag.segments) RecordFreed(context, link.worker(), segment);
+    if (of_tag.extents.empty()) continue;
     const Status unmapped = link.StartUnmap(operation, of_tag.tag, of_tag.extents)
                                 .Wait(std::chrono::steady_clock::now() + context.worker_deadline);
     // The daemon's part ends in any case; what the worker still maps is its own loss, and its

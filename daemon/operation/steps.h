@@ -51,16 +51,20 @@ struct Undo {
   Plan plan;
   bool sleep = false;  // what is rolled back: a sleep (map again) or a wake (unmap)
   std::string worker_name;
+  TimePoint deadline;  // of the caller: after it, the answer does not wait for the worker
 };
 
-// Takes the operation back: CANCEL, then by what the worker says it maps, MAP or UNMAP, RESUME; then
-// the books; then the operation is over. Waits a moment for that; what takes longer goes on in the
-// background and `outcome.rollback_pending` says so.
+// Takes the operation back: CANCEL, then by what the worker says it maps, MAP or UNMAP, RESUME;
+// then the books; then the operation is over. Waits a moment for that; what takes longer goes on in
+// the background and `outcome.rollback_pending` says so.
 void RollBack(Undo undo, WorkerOutcome& outcome);
 
 // Nothing was asked of the worker yet: only the books.
 void RollBackBooks(const OperationContext& context, WorkerLink& link, OperationId operation,
                    Plan& plan);
+
+// Tells the journal that the segment is gone.
+void RecordFreed(const OperationContext& context, WorkerId worker, SegmentId segment);
 
 // Extents whose segments were freed under the operation: unmapped by the worker, then ended.
 void EndOrphans(const OperationContext& context, WorkerLink& link, OperationId operation,

@@ -112,7 +112,9 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const WakeSp
   if (!outcome.status.ok()) {
     log::Warning("worker {}: {} (wake) failed: {}", WorkerName(worker), OperationName(*operation),
                  outcome.status);
-    RollBack({context, worker, *link, *operation, std::move(plan), false, info->name}, outcome);
+    RollBack(
+        {context, worker, *link, *operation, std::move(plan), false, info->name, spec.deadline},
+        outcome);
     report.Ended(outcome);
     return outcome;
   }

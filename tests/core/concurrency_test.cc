@@ -39,6 +39,7 @@ TEST_F(Concurrency, FreeDuringASleepReturnsAtOnce) {
   driver_->Continue();
   ASSERT_THAT(slept.get(), IsOk());
   EXPECT_EQ(Usage().pool.used, MiB(3));
+  EXPECT_EQ(keeper_.segments().size(), 3u);
   ASSERT_THAT(Wake(All()), IsOk());
   EXPECT_TRUE(worker_->AllHavePattern());
   ExpectBooksAgree();
@@ -55,6 +56,7 @@ TEST_F(Concurrency, FreeDuringASleepThatRollsBack) {
   WaitForRest();
   EXPECT_TRUE(worker_->AllHavePattern());
   EXPECT_EQ(Usage().budget.resident, MiB(3));
+  EXPECT_EQ(keeper_.segments().size(), 3u);
   ExpectBooksAgree();
   // Its addresses can be used again.
   ASSERT_THAT(worker_->Allocate("weights", MiB(1), 50), IsOk());
@@ -103,8 +105,7 @@ TEST_F(Concurrency, TheSecondOperationOnAWorkerIsAborted) {
   const UsageReport usage = Usage();
   ASSERT_EQ(usage.workers.size(), 1u);
   ASSERT_TRUE(usage.workers[0].operation.has_value());
-  EXPECT_EQ(second.status().details().at("operation"),
-            OperationName(*usage.workers[0].operation));
+  EXPECT_EQ(second.status().details().at("operation"), OperationName(*usage.workers[0].operation));
   EXPECT_EQ(usage.workers[0].tags[0].moving, 4);
   driver_->Continue();
   ASSERT_THAT(slept.get(), IsOk());

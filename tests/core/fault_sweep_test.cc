@@ -42,10 +42,11 @@ class FaultSweep : public CoreFixture, public ::testing::WithParamInterface<Side
     }
   }
 
-  // Runs `operation` with its first, second, ... driver call failing, until no call is left to fail.
-  // `before` and `after` run without a fault.
+  // Runs `operation` with its first, second, ... driver call failing, until no call is left to
+  // fail. `before` and `after` run without a fault.
   void Sweep(const std::function<void()>& before, const std::function<Status()>& operation,
-             const std::function<void(bool succeeded)>& after) {
+             const std::function<void(bool succeeded)>& after,
+             const Status& fault = Internal("INJECTED_FAULT", "made to fail")) {
     constexpr int kMostCalls = 300;
     int failures = 0;
     int n = 1;
@@ -53,7 +54,7 @@ class FaultSweep : public CoreFixture, public ::testing::WithParamInterface<Side
       SCOPED_TRACE("driver call " + std::to_string(n) + " fails");
       before();
       WaitForRest();
-      faults().FailNth(std::nullopt, n, Internal("INJECTED_FAULT", "made to fail"));
+      faults().FailNth(std::nullopt, n, fault);
       const Status status = operation();
       const bool reached = faults().ClearFaults() == 0;
       WaitForRest();
@@ -91,16 +92,26 @@ TEST_P(FaultSweep, Sleep) {
       });
 }
 
-TEST_P(FaultSweep, WakeUp) {
-  Sweep([&] { ASSERT_THAT(CoreFixture::Sleep(All()), IsOk()); },
-        [&] { return Wake(All()).status(); },
-        [&](bool succeeded) {
-          EXPECT_EQ(Stats(*worker_, "weights").resident, succeeded ? KiB(576) : Bytes(0));
-          EXPECT_EQ(Stats(*worker_, "weights").moving, 0);
-          ASSERT_THAT(Wake(All()), IsOk());
-          EXPECT_TRUE(worker_->AllHavePattern("weights"));
-          EXPECT_TRUE(TestWorker::IsZero(worker_->segments[3]));
-        });
+class WakeFaultSweep : public FaultSweep {
+ protected:
+  void SweepWake(const Status& fault) {
+    Sweep([&] { ASSERT_THAT(CoreFixture::Sleep(All()), IsOk()); },
+          [&] { return Wake(All()).status(); },
+          [&](bool succeeded) {
+            EXPECT_EQ(Stats(*worker_, "weights").resident, succeeded ? KiB(576) : Bytes(0));
+            EXPECT_EQ(Stats(*worker_, "weights").moving, 0);
+            ASSERT_THAT(Wake(All()), IsOk());
+            EXPECT_TRUE(worker_->AllHavePattern("weights"));
+            EXPECT_TRUE(TestWorker::IsZero(worker_->segments[3]));
+          },
+          fault);
+  }
+};
+
+TEST_P(WakeFaultSweep, WakeUp) { SweepWake(Internal("INJECTED_FAULT", "made to fail")); }
+
+TEST_P(WakeFaultSweep, wake_without_room_leaves_it_asleep) {
+  SweepWake(ResourceExhausted("DEVICE_OUT_OF_MEMORY", "made to fail"));
 }
 
 TEST_P(FaultSweep, AllocateAndFree) {
@@ -123,10 +134,14 @@ TEST_P(FaultSweep, AllocateAndFree) {
         });
 }
 
+std::string SideName(const ::testing::TestParamInfo<Side>& info) {
+  return info.param == Side::kDaemon ? "Daemon" : "Worker";
+}
+
 INSTANTIATE_TEST_SUITE_P(Sides, FaultSweep, ::testing::Values(Side::kDaemon, Side::kWorker),
-                         [](const auto& info) {
-                           return info.param == Side::kDaemon ? "Daemon" : "Worker";
-                         });
+                         SideName);
+INSTANTIATE_TEST_SUITE_P(Sides, WakeFaultSweep, ::testing::Values(Side::kDaemon, Side::kWorker),
+                         SideName);
 
 }  // namespace
 }  // namespace torpor

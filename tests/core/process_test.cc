@@ -133,6 +133,37 @@ TEST_F(worker_killed_in_every_state, Freeing) {
   KillAtEveryCall([](WorkerProcess&) {}, [](WorkerProcess& worker) { (void)worker.Ask("free 1"); });
 }
 
+TEST_F(Processes, sleep_answers_after_memory_is_free) {
+  StartCore();
+  const auto worker = WorkerProcess::Connect(directory_ + "/worker.sock", "victim");
+  ASSERT_THAT(worker, IsOk());
+  ASSERT_THAT((*worker)->Allocate("weights", "30MiB", 1), IsOk());
+  ASSERT_THAT((*worker)->Allocate("kv_cache", "30MiB", 2), IsOk());
+  for (int cycle = 0; cycle < 20; ++cycle) {
+    const Bytes free_before = device_->GetMemoryInfo()->free;
+    const auto slept = Sleep(Victim());
+    ASSERT_THAT(slept, IsOk());
+    EXPECT_EQ(device_->GetMemoryInfo()->free, free_before + slept->front().device);
+    // Whoever asked for the sleep takes all of it at once.
+    ASSERT_THAT(neighbour_->Allocate("trainer", MiB(60), 3), IsOk());
+    ASSERT_THAT(neighbour_->Free(1), IsOk());
+    ASSERT_THAT(Wake(Victim()), IsOk());
+  }
+  EXPECT_THAT((*worker)->Ask("check 1 1"), IsOk());
+}
+
+TEST_F(Processes, AnErrorReachesACallerWhoseDeadlineIsShort) {
+  StartCore(seconds(20));
+  const auto worker = Spawn();
+  worker->process().Signal(SIGSTOP);
+  const auto slept = Sleep(Victim(), 1, milliseconds(300));
+  EXPECT_THAT(slept, HasReason("WORKER_SILENT"));
+  EXPECT_EQ(slept.status().details().count("rollback_pending"), 1u);
+  worker->process().Signal(SIGCONT);
+  WaitForRest();
+  EXPECT_THAT(worker->Ask("check 1 1"), IsOk());
+}
+
 TEST_F(Processes, worker_stopped_not_dead) {
   StartCore(seconds(1));
   const auto worker = Spawn();

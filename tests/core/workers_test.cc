@@ -20,8 +20,7 @@ TEST_F(Workers, size_zero_negative_huge) {
   Start();
   const auto worker = Connect("a");
   EXPECT_THAT(worker->session->Allocate("weights", Bytes(0)), HasReason("EMPTY_ALLOCATION"));
-  EXPECT_THAT(worker->session->Allocate("weights", Bytes(-4096)),
-              HasReason("BAD_ALLOCATION_SIZE"));
+  EXPECT_THAT(worker->session->Allocate("weights", Bytes(-4096)), HasReason("BAD_ALLOCATION_SIZE"));
   EXPECT_THAT(worker->session->Allocate("weights", MiB(65)), HasReason("LARGER_THAN_DEVICE"));
   EXPECT_THAT(worker->session->Allocate("weights", Bytes(INT64_MAX)),
               HasReason("LARGER_THAN_DEVICE"));
@@ -82,8 +81,10 @@ TEST_F(Workers, wrong_gpu) {
 TEST_F(Workers, BadHelloIsRefusedWithItsReason) {
   Start();
   client::Session::Options options;
-  options.name = "no spaces";
-  EXPECT_THAT(TryConnect(options), HasReason("BAD_WORKER_NAME"));
+  for (const char* name : {"no spaces", "w-1"}) {
+    options.name = name;
+    EXPECT_THAT(TryConnect(options), HasReason("BAD_WORKER_NAME"));
+  }
   options.name = "a";
   options.reservation = "r-77";
   EXPECT_THAT(TryConnect(options), HasReason("UNKNOWN_RESERVATION"));
@@ -126,8 +127,7 @@ TEST_F(Workers, DrawOnTheirReservation) {
   Setup setup;
   setup.device = MiB(16);
   Start(setup);
-  const auto reserved =
-      core_->Reserve(
+  const auto reserved = core_->Reserve(
       {"engine", {{"weights", MiB(8)}, {"kv_cache", MiB(2)}}, Bytes(0), seconds(60)});
   ASSERT_THAT(reserved, IsOk());
   const auto worker = Connect("a", wire::Quiesce::kSynchronize, reserved->id);
@@ -264,7 +264,9 @@ TEST_F(Workers, bad_frame_does_not_hurt_others) {
       [&](int fd) { send(fd, packet(unknown_type, good)); },
       [&](int fd) { send(fd, packet(unasked_answer, good)); },
       [&](int fd) { send(fd, std::string(70000, 'x')); },
-      [&](int fd) { ASSERT_THAT(net::SendFrame(fd, type, 2, good, {0, 1, 2}), IsOk()); },
+      [&](int fd) {
+        ASSERT_THAT(net::SendFrame(fd, type, 2, good, {0, 1, 2}), IsOk());
+      },
       [&](int fd) { ASSERT_THAT(net::SendFrame(fd, 0x100, 2, good), IsOk()); },
   };
   for (size_t i = 0; i < attacks.size(); ++i) {
