@@ -76,7 +76,7 @@ fuzz_one() {
   mkdir -p "$found/corpus"
   ASAN_OPTIONS=malloc_context_size=10:quarantine_size_mb=32:thread_local_quarantine_size_kb=64 \
     "$programs/tests/fuzz/$1" "-runs=$3" "-max_len=$4" -print_final_stats=1 -timeout=120 \
-    -detect_leaks=0 "-artifact_prefix=$found/" "$found/corpus" "tests/fuzz/corpus/$2"
+    -detect_leaks=0 -rss_limit_mb=8192 "-artifact_prefix=$found/" "$found/corpus" "tests/fuzz/corpus/$2"
 }
 
 run_fuzz() {
