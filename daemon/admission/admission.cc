@@ -75,29 +75,45 @@ Bytes Admission::promised_host() const {
   return PromisedHost();
 }
 
+Admission::ReservationMap::iterator Admission::SetAside(ReservationMap::iterator it) {
+  const auto next = std::next(it);
+  const Reservation& reservation = it->second;
+  const ReservationStats& stats = reservation.stats;
+  const bool drawn = stats.drawn_device > Bytes(0) || stats.drawn_host > Bytes(0);
+  if (drawn || !reservation.Over(clock_.Now())) return next;
+  past_order_.push_back(it->first);
+  past_.insert(reservations_.extract(it));
+  return next;
+}
+
 void Admission::ForgetOld() {
+  TellExpired();
   const TimePoint now = clock_.Now();
-  for (auto it = reservations_.begin(); it != reservations_.end();) {
-    const ReservationStats& stats = it->second.stats;
-    const bool drawn = stats.drawn_device > Bytes(0) || stats.drawn_host > Bytes(0);
-    it = !drawn && stats.expires + kMemory <= now ? reservations_.erase(it) : std::next(it);
+  while (!past_order_.empty()) {
+    const auto oldest = past_.find(past_order_.front());
+    if (oldest->second.stats.expires + kMemory > now) return;
+    past_.erase(oldest);
+    past_order_.pop_front();
   }
 }
 
 std::optional<TimePoint> Admission::TellExpired() {
   const TimePoint now = clock_.Now();
   std::optional<TimePoint> next;
-  for (auto& [id, reservation] : reservations_) {
+  for (auto it = reservations_.begin(); it != reservations_.end();) {
+    Reservation& reservation = it->second;
     const ReservationStats& stats = reservation.stats;
-    if (reservation.end != End::kNone || reservation.expiry_told) continue;
-    if (stats.expires > now) {
-      next = std::min(next.value_or(stats.expires), stats.expires);
-      continue;
+    if (reservation.end == End::kNone && !reservation.expiry_told) {
+      if (stats.expires > now) {
+        next = std::min(next.value_or(stats.expires), stats.expires);
+      } else {
+        reservation.expiry_told = true;
+        announcer_.Reservation(ReservationEvent::Change::kExpired, stats,
+                               stats.device - stats.drawn_device - stats.surrendered_device,
+                               stats.host - stats.drawn_host);
+      }
     }
-    reservation.expiry_told = true;
-    announcer_.Reservation(ReservationEvent::Change::kExpired, stats,
-                           stats.device - stats.drawn_device - stats.surrendered_device,
-                           stats.host - stats.drawn_host);
+    it = SetAside(it);
   }
   return next;
 }
@@ -174,8 +190,10 @@ Status Admission::Admit(const Need& need, Place place,
 }
 
 Result<Admission::Reservation*> Admission::FindLive(const std::string& id) {
-  const auto it = reservations_.find(id);
-  if (it == reservations_.end()) {
+  auto it = reservations_.find(id);
+  const bool past = it == reservations_.end();
+  if (past) it = past_.find(id);
+  if (past && it == past_.end()) {
     return NotFound("UNKNOWN_RESERVATION", "there is no reservation \"" + id + "\"")
         .With("reservation", id);
   }
@@ -289,6 +307,7 @@ void Admission::ReturnDraw(Draw& draw) {
   ReservationStats& stats = it->second.stats;
   (draw.host_ ? stats.drawn_host : stats.drawn_device) -= draw.promised_;
   if (draw.surrendered_ && !draw.host_ && !stats.hold) stats.surrendered_device += draw.promised_;
+  if (it->second.end != End::kNone || it->second.expiry_told) SetAside(it);
 }
 
 Result<TimePoint> Admission::Renew(const std::string& id, Duration ttl) {
@@ -312,6 +331,7 @@ Result<Admission::Released> Admission::Release(const std::string& id) {
   reservation->stats.expires = std::min(reservation->stats.expires, clock_.Now());
   announcer_.Reservation(ReservationEvent::Change::kReleased, reservation->stats, released.device,
                          released.host);
+  SetAside(reservations_.find(id));
   Changed();
   return released;
 }
@@ -335,6 +355,7 @@ bool Admission::RemoveHolder(const std::string& id) {
                          reservation.LeftDevice(clock_.Now()), reservation.LeftHost(clock_.Now()));
   reservation.end = End::kUnheld;
   reservation.stats.expires = clock_.Now();
+  SetAside(it);
   Changed();
   return true;
 }

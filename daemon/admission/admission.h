@@ -1,6 +1,7 @@
 #ifndef TORPOR_DAEMON_ADMISSION_ADMISSION_H_
 #define TORPOR_DAEMON_ADMISSION_ADMISSION_H_
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -160,6 +161,10 @@ class Admission {
   Result<Reservation*> FindLive(const std::string& id) REQUIRES(mutex_);
   Bytes PromisedDevice() const REQUIRES(mutex_);
   Bytes PromisedHost() const REQUIRES(mutex_);
+  using ReservationMap = std::map<std::string, Reservation>;
+  // Moves a reservation that is over, and of which nothing is drawn, to those of the past. The one
+  // that follows it.
+  ReservationMap::iterator SetAside(ReservationMap::iterator it) REQUIRES(mutex_);
   void ForgetOld() REQUIRES(mutex_);
   // Tells of reservations that have expired; gives when the next one will.
   std::optional<TimePoint> TellExpired() REQUIRES(mutex_);
@@ -171,7 +176,11 @@ class Admission {
   const Holders holders_;
   mutable Mutex mutex_;
   mutable Announcer announcer_ GUARDED_BY(mutex_);
-  std::map<std::string, Reservation> reservations_ GUARDED_BY(mutex_);
+  // The sums of promises go over all of these, so there are no others among them than those that
+  // promise something or are drawn on.
+  ReservationMap reservations_ GUARDED_BY(mutex_);
+  ReservationMap past_ GUARDED_BY(mutex_);  // remembered for a while
+  std::deque<std::string> past_order_ GUARDED_BY(mutex_);
   uint64_t next_reservation_ GUARDED_BY(mutex_) = 1;
   // Running sums of device draws, which match the measurement's sums of what was created and
   // released.

@@ -281,6 +281,28 @@ TEST_F(AdmissionTest, TheEndOfAReservationIsRememberedForAWhile) {
   EXPECT_THAT(admission_->Check(drawn_on), HasReason("RESERVATION_EXPIRED"));
 }
 
+// What is remembered does not take part in sums: otherwise this takes minutes.
+TEST_F(AdmissionTest, ReservingAndReleasingAllDaySlowsNothingDown) {
+  for (int i = 0; i < 100'000; ++i) {
+    ASSERT_THAT(admission_->Release(Reserve(MiB(1))), IsOk());
+  }
+  EXPECT_THAT(admission_->Release("r-1"), HasReason("RESERVATION_RELEASED"));
+  EXPECT_TRUE(admission_->Reservations().empty());
+}
+
+TEST_F(AdmissionTest, AReleasedReservationThatIsDrawnOnIsRememberedFromItsLastDraw) {
+  const std::string id = Reserve(MiB(2));
+  Draw draw = *admission_->DrawDevice(MiB(1), id);
+  ASSERT_THAT(admission_->Release(id), IsOk());
+  clock_.Advance(std::chrono::minutes(30));
+  Reserve(MiB(1));
+  EXPECT_THAT(admission_->Check(id), HasReason("RESERVATION_RELEASED"));
+  draw.Return();
+  EXPECT_THAT(admission_->Check(id), HasReason("RESERVATION_RELEASED"));
+  Reserve(MiB(1));
+  EXPECT_THAT(admission_->Check(id), HasReason("UNKNOWN_RESERVATION"));
+}
+
 TEST_F(AdmissionTest, released_twice) {
   const std::string id = Reserve(MiB(20));
   Draw drawn = *admission_->DrawDevice(MiB(5), id);
