@@ -110,14 +110,17 @@ std::vector<ExtentPtr> Inventory::Close(WorkerId id) {
 }
 
 void Inventory::Remove(WorkerId id) {
+  std::map<WorkerId, Worker>::node_type removed;  // ends, with its images, outside the lock
   MutexLock lock(mutex_);
-  workers_.erase(id);
+  removed = workers_.extract(id);
 }
 
 bool Inventory::HasUnknownAttachment(const Worker& worker) {
-  for (const auto& [id, arena] : worker.segments) {
-    for (const Attachment& attachment : arena->Find(id)->attachments()) {
-      if (attachment.state == AttachmentState::kUnknown) return true;
+  for (const auto& [tag, arena] : worker.arenas) {
+    for (const auto& [offset, segment] : arena->segments()) {
+      for (const Attachment& attachment : segment->attachments()) {
+        if (attachment.state == AttachmentState::kUnknown) return true;
+      }
     }
   }
   return false;
@@ -436,6 +439,7 @@ void Inventory::TakeExtents(WorkerId id, const Plan& plan) {
 }
 
 std::vector<Orphans> Inventory::Commit(WorkerId id, Plan& plan) {
+  std::vector<std::shared_ptr<Image>> ended;  // outside the lock
   MutexLock lock(mutex_);
   Worker* const worker = Find(id);
   if (worker == nullptr) return {};
@@ -447,6 +451,7 @@ std::vector<Orphans> Inventory::Commit(WorkerId id, Plan& plan) {
       if (segment == nullptr) continue;  // freed while it slept, before a forced discard
       segment->Move(planned.to);
       segment->SetAttachment(id, waking ? AttachmentState::kMapped : AttachmentState::kUnmapped);
+      if (planned.to != SegmentState::kOffloaded) ended.push_back(segment->image());
       segment->set_image(planned.to == SegmentState::kOffloaded ? planned.image : nullptr);
       if (waking) planned.image.reset();
     }
