@@ -116,7 +116,7 @@ expect "$(refused Sleep '{"level": 1, "selector": {"workers": ["nobody"]}}')" \
   '"reason": "UNKNOWN_WORKER"' '"worker": "nobody"'
 expect "$(refused Reserve \
   '{"name": "huge", "parts": [{"name": "weights", "device_bytes": "1099511627776"}], "ttl": "30s"}')" \
-  'Code: ResourceExhausted' '"reason": "DEVICE_BUDGET_EXHAUSTED"' \
+  'Code: ResourceExhausted' '"reason": "NEVER_FITS"' \
   '"requested_bytes": "1099511627776"' '"available_bytes": "[0-9]+"'
 expect "$(refused Sleep '{"selector": {"all": true}, "level": 3}')" 'Code: InvalidArgument' \
   '"reason": "BAD_LEVEL"' '"level": "3"'

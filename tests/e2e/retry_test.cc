@@ -29,8 +29,7 @@ class RetryTest : public testing::Test {
     grpc::ClientContext context;
     Request request;
     Response response;
-    std::promise<grpc::Status> promise;
-    std::future<grpc::Status> answer = promise.get_future();
+    std::future<grpc::Status> answer;  // the last member: its end waits for the call
   };
   using PendingSleep = Pending<v1::SleepRequest, v1::SleepResponse>;
   using PendingReserve = Pending<v1::ReserveRequest, v1::ReserveResponse>;
@@ -56,9 +55,9 @@ class RetryTest : public testing::Test {
     call->request.set_level(1);
     call->request.mutable_selector()->add_workers("model");
     call->request.set_request_id(request_id);
-    daemon_->stub().async()->Sleep(
-        &call->context, &call->request, &call->response,
-        [call](const grpc::Status& status) { call->promise.set_value(status); });
+    call->answer = std::async(std::launch::async, [raw = call.get(), stub = &daemon_->stub()] {
+      return stub->Sleep(&raw->context, raw->request, &raw->response);
+    });
     return call;
   }
   std::shared_ptr<PendingReserve> StartReserve(const std::string& request_id, int64_t bytes,
@@ -71,9 +70,9 @@ class RetryTest : public testing::Test {
     v1::ReservationPart& part = *call->request.add_parts();
     part.set_name("weights");
     part.set_device_bytes(bytes);
-    daemon_->stub().async()->Reserve(
-        &call->context, &call->request, &call->response,
-        [call](const grpc::Status& status) { call->promise.set_value(status); });
+    call->answer = std::async(std::launch::async, [raw = call.get(), stub = &daemon_->stub()] {
+      return stub->Reserve(&raw->context, raw->request, &raw->response);
+    });
     return call;
   }
   grpc::Status Reserve(const std::string& request_id, int64_t bytes,
