@@ -117,7 +117,7 @@ expect "$(refused Sleep '{"level": 1, "selector": {"workers": ["nobody"]}}')" \
 expect "$(refused Reserve \
   '{"name": "huge", "parts": [{"name": "weights", "device_bytes": "1099511627776"}], "ttl": "30s"}')" \
   'Code: ResourceExhausted' '"reason": "NEVER_FITS"' \
-  '"requested_bytes": "1099511627776"' '"available_bytes": "[0-9]+"'
+  '"requested_bytes": "1099511627776"' '"most_bytes": "[0-9]+"'
 expect "$(refused Sleep '{"selector": {"all": true}, "level": 3}')" 'Code: InvalidArgument' \
   '"reason": "BAD_LEVEL"' '"level": "3"'
 
