@@ -116,7 +116,7 @@ TEST_F(Concurrency, ADeadlineThatPassesDuringTheCopyRollsBack) {
   const TimePoint deadline = In(seconds(2));
   auto slept = StartSleep(deadline - std::chrono::steady_clock::now());
   ExpectHeld();
-  std::this_thread::sleep_until(deadline + milliseconds(1));
+  std::this_thread::sleep_until(deadline + seconds(1));
   driver_->Continue();
   const auto result = slept.get();
   EXPECT_THAT(result, HasCode(Code::kDeadlineExceeded));
