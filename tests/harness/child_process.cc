@@ -139,7 +139,9 @@ Result<std::string> ChildProcess::ReadAll(Duration patience) {
 }
 
 void ChildProcess::Signal(int signal) {
-  if (exit_status_ < 0) ::kill(pid_, signal);
+  if (exit_status_ >= 0 || ::kill(pid_, signal) != 0 || signal != SIGSTOP) return;
+  siginfo_t info{};
+  ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT);
 }
 
 Result<int> ChildProcess::Wait(Duration patience) {

@@ -41,6 +41,7 @@ class ChildProcess {
   Result<std::string> ReadAll(Duration patience = kPatience);
   void CloseInput() { input_.Reset(); }
 
+  // SIGSTOP: all its threads have stopped on return.
   void Signal(int signal);
   // The exit status, or 128 + the signal that ended it, as a shell has it. DEADLINE_EXCEEDED
   // STILL_RUNNING.
