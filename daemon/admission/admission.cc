@@ -1,6 +1,7 @@
 #include "daemon/admission/admission.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace torpor {
@@ -80,7 +81,7 @@ Admission::ReservationMap::iterator Admission::SetAside(ReservationMap::iterator
   const Reservation& reservation = it->second;
   const ReservationStats& stats = reservation.stats;
   const bool drawn = stats.drawn_device > Bytes(0) || stats.drawn_host > Bytes(0);
-  if (drawn || !reservation.Over(clock_.Now())) return next;
+  if (drawn || stats.holders > 0 || !reservation.Over(clock_.Now())) return next;
   past_order_.push_back(it->first);
   past_.insert(reservations_.extract(it));
   return next;
@@ -171,7 +172,10 @@ Status Admission::Admit(const Need& need, Place place,
                         const std::function<void(const BudgetStats&)>& grant) {
   Shortage shortage;
   for (int attempt = 1;; ++attempt) {
-    TORPOR_ASSIGN_OR_RETURN(const auto measurement, measure_());
+    // Who has released memory is about to return it.
+    if (attempt > 2) std::this_thread::sleep_for(milliseconds(attempt));
+    TORPOR_ASSIGN_OR_RETURN(const auto measurement,
+                            measure_(attempt == 1 ? Accuracy::kAtOnce : Accuracy::kSettled));
     MutexLock lock(mutex_);
     const Need kept = place == Place::kAfterAll
                           ? Need{queue_.device(), queue_.host()}
@@ -181,10 +185,11 @@ Status Admission::Admit(const Need& need, Place place,
       grant(shortage.budget);
       return Status::Ok();
     }
-    // Returned to its promise, but not yet free for the measurement, or created during it: counted
-    // twice.
-    const bool exact = returned_ == measurement.released && measurement.unsettled == Bytes(0);
-    if (exact || attempt == kMeasurements) break;
+    // Created during the measurement, or returned to its promise and not yet free for it: counted
+    // twice. What does not settle, a call that hangs, is not waited for again.
+    const bool settled = measurement.unsettled == Bytes(0);
+    if (settled ? returned_ == measurement.released : attempt > 1) break;
+    if (attempt == kMeasurements) break;
   }
   return Refuse(shortage);
 }
@@ -348,9 +353,12 @@ bool Admission::RemoveHolder(const std::string& id) {
   const auto it = reservations_.find(id);
   if (it == reservations_.end()) return false;
   Reservation& reservation = it->second;
-  const bool ends = --reservation.stats.holders == 0 && !reservation.stats.keep &&
-                    !reservation.Over(clock_.Now());
-  if (!ends) return false;
+  const bool last = --reservation.stats.holders == 0;
+  if (reservation.Over(clock_.Now())) {
+    if (reservation.end != End::kNone || reservation.expiry_told) SetAside(it);
+    return false;
+  }
+  if (!last || reservation.stats.keep) return false;
   announcer_.Reservation(ReservationEvent::Change::kEnded, reservation.stats,
                          reservation.LeftDevice(clock_.Now()), reservation.LeftHost(clock_.Now()));
   reservation.end = End::kUnheld;
@@ -361,7 +369,7 @@ bool Admission::RemoveHolder(const std::string& id) {
 }
 
 Result<BudgetStats> Admission::Budget() {
-  TORPOR_ASSIGN_OR_RETURN(const auto measurement, measure_());
+  TORPOR_ASSIGN_OR_RETURN(const auto measurement, measure_(Accuracy::kAtOnce));
   MutexLock lock(mutex_);
   TellExpired();
   return Arithmetic(measurement);

@@ -48,7 +48,8 @@ class Admission {
     Duration patience = seconds(2);
     EventLog* events = nullptr;  // hears of reservations, the queue and pressure
   };
-  using Measure = std::function<Result<DeviceMemory::Measurement>()>;
+  using Accuracy = DeviceMemory::Accuracy;
+  using Measure = std::function<Result<DeviceMemory::Measurement>(Accuracy)>;
   using Holders = std::function<std::vector<MemoryHolder>()>;
 
   // `holders`: workers with device memory, for refusals.
@@ -146,8 +147,8 @@ class Admission {
   // What `need` meets when `kept` of what is available belongs to others.
   Shortage Compare(const Need& need, const Need& kept,
                    const DeviceMemory::Measurement& measurement) const REQUIRES(mutex_);
-  // Runs `grant` under the lock if `need` fits. A refusal rests on a measurement after which
-  // nothing was returned, or on the last of a few.
+  // Runs `grant` under the lock if `need` fits. A refusal rests on a settled measurement after
+  // which nothing was returned, or on the last of a few.
   Status Admit(const Need& need, Place place, const std::function<void(const BudgetStats&)>& grant)
       EXCLUDES(mutex_);
   Status Refuse(const Shortage& shortage) const EXCLUDES(mutex_);
@@ -162,8 +163,8 @@ class Admission {
   Bytes PromisedDevice() const REQUIRES(mutex_);
   Bytes PromisedHost() const REQUIRES(mutex_);
   using ReservationMap = std::map<std::string, Reservation>;
-  // Moves a reservation that is over, and of which nothing is drawn, to those of the past. The one
-  // that follows it.
+  // Moves a reservation that is over, of which nothing is drawn and on which no session draws, to
+  // those of the past. The one that follows it.
   ReservationMap::iterator SetAside(ReservationMap::iterator it) REQUIRES(mutex_);
   void ForgetOld() REQUIRES(mutex_);
   // Tells of reservations that have expired; gives when the next one will.
@@ -177,7 +178,7 @@ class Admission {
   mutable Mutex mutex_;
   mutable Announcer announcer_ GUARDED_BY(mutex_);
   // The sums of promises go over all of these, so there are no others among them than those that
-  // promise something or are drawn on.
+  // promise something, are drawn on or have holders.
   ReservationMap reservations_ GUARDED_BY(mutex_);
   ReservationMap past_ GUARDED_BY(mutex_);  // remembered for a while
   std::deque<std::string> past_order_ GUARDED_BY(mutex_);

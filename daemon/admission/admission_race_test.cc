@@ -31,8 +31,8 @@ struct Grant {
 
 class AdmissionRaceTest : public ::testing::Test {
  protected:
-  Result<DeviceMemory::Measurement> Measure() {
-    Result<DeviceMemory::Measurement> measurement = memory_.Measure();
+  Result<DeviceMemory::Measurement> Measure(DeviceMemory::Accuracy accuracy) {
+    Result<DeviceMemory::Measurement> measurement = memory_.Measure(accuracy);
     if (std::function<void()> then = std::exchange(after_measurement_, nullptr)) then();
     return measurement;
   }
@@ -73,7 +73,7 @@ class AdmissionRaceTest : public ::testing::Test {
   DeviceMemory memory_{*driver_};
   ManualClock clock_;
   std::function<void()> after_measurement_;  // runs once, before the decision
-  Admission admission_{{}, [this] { return Measure(); }, clock_};
+  Admission admission_{{}, [this](auto accuracy) { return Measure(accuracy); }, clock_};
 };
 
 TEST_F(AdmissionRaceTest, WhatIsCreatedAfterTheMeasurementIsCounted) {

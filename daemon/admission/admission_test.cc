@@ -22,7 +22,7 @@ class AdmissionTest : public ::testing::Test {
 
   void Begin(const Admission::Options& options) {
     admission_ = std::make_unique<Admission>(
-        options, [this] { return memory_.Measure(); }, clock_);
+        options, [this](auto accuracy) { return memory_.Measure(accuracy); }, clock_);
   }
   // As an extent does: the draw lives as long as the memory.
   struct Memory {
@@ -299,6 +299,18 @@ TEST_F(AdmissionTest, AReleasedReservationThatIsDrawnOnIsRememberedFromItsLastDr
   EXPECT_THAT(admission_->Check(id), HasReason("RESERVATION_RELEASED"));
   draw.Return();
   EXPECT_THAT(admission_->Check(id), HasReason("RESERVATION_RELEASED"));
+  Reserve(MiB(1));
+  EXPECT_THAT(admission_->Check(id), HasReason("UNKNOWN_RESERVATION"));
+}
+
+TEST_F(AdmissionTest, AReservationThatIsOverIsRememberedWhileASessionDrawsOnIt) {
+  const std::string id = Reserve(MiB(2));
+  ASSERT_THAT(admission_->AddHolder(id), IsOk());
+  ASSERT_THAT(admission_->Release(id), IsOk());
+  clock_.Advance(std::chrono::minutes(30));
+  Reserve(MiB(1));
+  EXPECT_THAT(admission_->DrawDevice(MiB(1), id), HasReason("RESERVATION_RELEASED"));
+  EXPECT_FALSE(admission_->RemoveHolder(id));
   Reserve(MiB(1));
   EXPECT_THAT(admission_->Check(id), HasReason("UNKNOWN_RESERVATION"));
 }

@@ -62,7 +62,7 @@ protected:
   DeviceMemory memory_{*driver_};
   ManualClock clock_;
   Admission admission_{{MiB(4), MiB(16), false, seconds(2), &log_},
-                       [this] { return memory_.Measure(); },
+                       [this](auto accuracy) { return memory_.Measure(accuracy); },
                        clock_};
 };
 
@@ -107,7 +107,7 @@ TEST_F(AnnouncerTest, AnExpiryIsToldOnceAtTheNextMeasurement) {
 TEST_F(AnnouncerTest, AnExpiryIsToldInTimeByTheServer) {
   Admission real(
       {MiB(4), MiB(16), false, seconds(2), &log_},
-      [this] { return memory_.Measure(); }, Clock::Real());
+      [this](auto accuracy) { return memory_.Measure(accuracy); }, Clock::Real());
   std::thread server([&] { real.ServeQueue(); });
   ASSERT_THAT(
       real.Reserve({"job", {{"all", MiB(1)}}, Bytes(0), milliseconds(50)}),

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "daemon/admission/admission.h"
 #include "lib/base/status_matchers.h"
@@ -22,9 +23,9 @@ constexpr int kUnits = 64;
 
 class MeasurementTest : public ::testing::Test {
  protected:
-  Result<DeviceMemory::Measurement> Measure() {
+  Result<DeviceMemory::Measurement> Measure(DeviceMemory::Accuracy accuracy) {
     if (const auto instead = std::exchange(measure_instead_, nullptr)) return instead();
-    Result<DeviceMemory::Measurement> measurement = memory_.Measure();
+    Result<DeviceMemory::Measurement> measurement = memory_.Measure(accuracy);
     if (std::function<void()> then = std::exchange(after_measurement_, nullptr)) then();
     return measurement;
   }
@@ -59,7 +60,7 @@ class MeasurementTest : public ::testing::Test {
   // Each runs once: before the decision, or instead of the measurement.
   std::function<void()> after_measurement_;
   std::function<DeviceMemory::Measurement()> measure_instead_;
-  Admission admission_{{}, [this] { return Measure(); }, clock_};
+  Admission admission_{{}, [this](auto accuracy) { return Measure(accuracy); }, clock_};
 };
 
 TEST_F(MeasurementTest, PromisesOfWhatCameFreeAfterTheMeasurementAreKept) {
@@ -108,6 +109,36 @@ TEST_F(MeasurementTest, ACreationDuringTheMeasurementRefusesNobody) {
   };
   EXPECT_THAT(admission_.DrawDevice(kUnit * 32, ""), IsOk());
   memory_.Release(std::move(allocation));
+}
+
+// As when all sleeping workers wake at once, and together just fit.
+TEST_F(MeasurementTest, CreationsOfOthersRefuseNobodyWhoFits) {
+  constexpr int kThreads = 4;
+  constexpr int kEach = kUnits / kThreads;
+  struct Woken {
+    std::vector<Draw> draws;
+    std::vector<std::shared_ptr<PhysicalAllocation>> allocations;
+  };
+  for (int round = 0; round < 50 && !HasFailure(); ++round) {
+    std::vector<Woken> woken(kThreads);
+    std::vector<std::thread> threads;
+    threads.reserve(kThreads);
+    for (Woken& one : woken) {
+      threads.emplace_back([&] {
+        Result<Draw> draw = admission_.DrawDevice(kUnit * kEach, "");
+        ASSERT_THAT(draw, IsOk());
+        for (int i = 0; i < kEach; ++i) {
+          one.draws.push_back(draw->Split(kUnit));
+          one.allocations.push_back(*memory_.Create(kUnit));
+          one.draws.back().MarkCreated();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (Woken& one : woken) {
+      for (auto& allocation : one.allocations) memory_.Release(std::move(allocation));
+    }
+  }
 }
 
 }  // namespace

@@ -154,7 +154,7 @@ std::function<void()> Admission::Grant(Waiter waiter, const BudgetStats& budget)
 }
 
 void Admission::ServeOnce() {
-  const Result<DeviceMemory::Measurement> measurement = measure_();
+  const Result<DeviceMemory::Measurement> measurement = measure_(Accuracy::kAtOnce);
   std::vector<std::function<void()>> answers;
   {
     MutexLock lock(mutex_);

@@ -75,7 +75,10 @@ class WaitingTest : public ::testing::Test {
   ManualClock clock_;
   std::vector<MemoryHolder> holders_;
   Admission admission_{
-      {MiB(4), MiB(16)}, [this] { return memory_.Measure(); }, clock_, [this] { return holders_; }};
+      {MiB(4), MiB(16)},
+      [this](auto accuracy) { return memory_.Measure(accuracy); },
+      clock_,
+      [this] { return holders_; }};
 };
 
 TEST_F(WaitingTest, WhatFitsDoesNotWait) {

@@ -88,7 +88,8 @@ Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& op
       inventory_(driver.device().granularity, ArenaSize(driver.device().total),
                  driver.device().total),
       admission_(
-          ForAdmission(options, events_), [this] { return memory_.Measure(); }, clock,
+          ForAdmission(options, events_),
+          [this](auto accuracy) { return memory_.Measure(accuracy); }, clock,
           [this] { return inventory_.Holders(); }),
       pool_(driver, options.host_pool),
       context_{memory_,    inventory_, admission_,

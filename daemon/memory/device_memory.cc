@@ -21,18 +21,28 @@ DeviceMemory::Counts DeviceMemory::counts() const {
   return counts_;
 }
 
+void DeviceMemory::Begin() {
+  const TimePoint until = Clock::Real().Now() + kPatience;
+  while (settling_ != 0 && Clock::Real().Now() < until) settled_.WaitUntil(mutex_, until);
+  ++counts_.under_way;
+  ++counts_.begun;
+}
+
+void DeviceMemory::End() {
+  if (--counts_.under_way == 0) idle_.NotifyAll();
+}
+
 Result<std::shared_ptr<PhysicalAllocation>> DeviceMemory::Create(Bytes size) {
   {
     MutexLock lock(mutex_);
-    ++counts_.under_way;
-    ++counts_.begun;
+    Begin();
     counts_.creating += size;
   }
   auto allocation = PhysicalAllocation::Create(driver_, size);
   MutexLock lock(mutex_);
-  --counts_.under_way;
   counts_.creating -= size;
   if (allocation.ok()) counts_.created += size;
+  End();
   return allocation;
 }
 
@@ -40,32 +50,45 @@ void DeviceMemory::Release(std::shared_ptr<PhysicalAllocation> allocation) {
   const Bytes size = allocation->size();
   {
     MutexLock lock(mutex_);
-    ++counts_.under_way;
-    ++counts_.begun;
+    Begin();
     counts_.releasing += size;
   }
   allocation.reset();
   MutexLock lock(mutex_);
-  --counts_.under_way;
   counts_.releasing -= size;
   counts_.released += size;
+  End();
 }
 
-Result<DeviceMemory::Measurement> DeviceMemory::Measure() {
+Result<DeviceMemory::Measurement> DeviceMemory::Measure(Accuracy accuracy) {
+  if (accuracy == Accuracy::kAtOnce) return MeasureWithin(kAttempts);
+  {
+    const TimePoint until = Clock::Real().Now() + kPatience;
+    MutexLock lock(mutex_);
+    ++settling_;
+    while (counts_.under_way != 0 && Clock::Real().Now() < until) idle_.WaitUntil(mutex_, until);
+  }
+  Result<Measurement> measurement = MeasureWithin(1);
+  MutexLock lock(mutex_);
+  if (--settling_ == 0) settled_.NotifyAll();
+  return measurement;
+}
+
+Result<DeviceMemory::Measurement> DeviceMemory::MeasureWithin(int attempts) {
   for (int attempt = 1;; ++attempt) {
     const Counts before = counts();
     TORPOR_ASSIGN_OR_RETURN(const MemoryInfo info, driver_.GetMemoryInfo());
     const Counts after = counts();
     const bool quiet = before.under_way == 0 && before.begun == after.begun;
-    if (!quiet && attempt < kAttempts) continue;
+    if (!quiet && attempt < attempts) continue;
     Measurement measurement;
     measurement.total = info.total;
     measurement.free = info.free;
     measurement.context = std::max(Bytes(0), driver_.device().context);
     measurement.created = before.created;
     measurement.released = after.released + after.releasing;
-    measurement.unsettled = after.created + after.creating - before.created +
-                            (measurement.released - before.released);
+    measurement.unsettled =
+        after.created + after.creating - before.created + (measurement.released - before.released);
     return measurement;
   }
 }

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "lib/base/clock.h"
 #include "lib/base/mutex.h"
 #include "lib/base/status.h"
 #include "lib/base/units.h"
@@ -26,7 +27,7 @@ class DeviceMemory {
     Bytes released{};
     // By how much `free` may lack more, or have more; 0 if exact.
     Bytes unsettled{};
-    Bytes context{};  // the daemon's own context; 0 if unknown
+    Bytes context{};         // the daemon's own context; 0 if unknown
     Bytes resident() const;  // not below 0
     // Total less free, resident and context; not below 0.
     Bytes other() const;
@@ -41,8 +42,12 @@ class DeviceMemory {
   // Drops the allocation, which must have no other owner.
   void Release(std::shared_ptr<PhysicalAllocation> allocation) EXCLUDES(mutex_);
 
-  // Tries a few times to find a moment in which nothing is created or released.
-  Result<Measurement> Measure() EXCLUDES(mutex_);
+  // kAtOnce tries a few times to find a moment in which nothing is created or released, and waits
+  // for nobody. kSettled lets calls under way end and holds new ones back meanwhile, both for at
+  // most kPatience: what calls that take longer do stays unsettled.
+  enum class Accuracy { kAtOnce, kSettled };
+  static constexpr Duration kPatience = milliseconds(200);
+  Result<Measurement> Measure(Accuracy accuracy = Accuracy::kAtOnce) EXCLUDES(mutex_);
 
  private:
   struct Counts {
@@ -54,10 +59,17 @@ class DeviceMemory {
     uint64_t begun = 0;  // calls so far
   };
   Counts counts() const EXCLUDES(mutex_);
+  // A call begins; waits for settled measurements.
+  void Begin() REQUIRES(mutex_);
+  void End() REQUIRES(mutex_);
+  Result<Measurement> MeasureWithin(int attempts) EXCLUDES(mutex_);
 
   Driver& driver_;
   mutable Mutex mutex_;
   Counts counts_ GUARDED_BY(mutex_);
+  int settling_ GUARDED_BY(mutex_) = 0;  // settled measurements under way
+  CondVar idle_;                         // no call is under way
+  CondVar settled_;                      // no settled measurement is
 };
 
 }  // namespace torpor

@@ -108,5 +108,34 @@ TEST_F(DeviceMemoryTest, AMeasurementDoesNotWaitForACreation) {
   creating.join();
 }
 
+TEST_F(DeviceMemoryTest, ASettledMeasurementIsExactWhateverIsCreatedMeanwhile) {
+  std::atomic<bool> running{true};
+  std::vector<std::thread> threads;
+  threads.reserve(3);
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      while (running) memory_.Release(*memory_.Create(MiB(2)));
+    });
+  }
+  for (int i = 0; i < 200; ++i) {
+    const auto measurement = *memory_.Measure(DeviceMemory::Accuracy::kSettled);
+    EXPECT_EQ(measurement.unsettled, MiB(0));
+    EXPECT_EQ(measurement.free + measurement.resident(), measurement.total);
+  }
+  running = false;
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(DeviceMemoryTest, ASettledMeasurementGivesUpOnACallThatHangs) {
+  driver_.StopAt(CallKind::kCreate, 1);
+  std::thread creating([&] { EXPECT_THAT(memory_.Create(MiB(8)), IsOk()); });
+  ASSERT_TRUE(driver_.WaitUntilStopped(Clock::Real().Now() + seconds(20)));
+  EXPECT_EQ(memory_.Measure(DeviceMemory::Accuracy::kSettled)->unsettled, MiB(8));
+  auto other = memory_.Create(MiB(2));  // is not held back for good
+  EXPECT_THAT(other, IsOk());
+  driver_.Continue();
+  creating.join();
+}
+
 }  // namespace
 }  // namespace torpor

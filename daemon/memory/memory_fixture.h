@@ -39,7 +39,8 @@ class MemoryFixture : public ::testing::Test {
   const std::unique_ptr<HostDriver> host_ = *HostDriver::CreateDevice({"memory", kTotal, kPage});
   FaultDriver driver_{*host_};
   DeviceMemory memory_{driver_};
-  Admission admission_{{}, [this] { return memory_.Measure(); }, Clock::Real()};
+  Admission admission_{
+      {}, [this](auto accuracy) { return memory_.Measure(accuracy); }, Clock::Real()};
   uint64_t last_extent_ = 0;
 };
 

@@ -50,7 +50,9 @@ class ImageTest : public ::testing::Test {
 
   std::unique_ptr<HostDriver> driver_ = *HostDriver::CreateDevice({"image", MiB(64), MiB(2)});
   DeviceMemory memory_{*driver_};
-  Admission admission_{{Bytes(0), MiB(16)}, [this] { return memory_.Measure(); }, Clock::Real()};
+  Admission admission_{{Bytes(0), MiB(16)},
+                       [this](auto accuracy) { return memory_.Measure(accuracy); },
+                       Clock::Real()};
   HostPool pool_{*driver_, MiB(16)};
 };
 
