@@ -349,10 +349,12 @@ void ModelFixture::Sleep() {
     const Bytes need = NeedsHost(*worker, plan, tags);
     uncovered += std::max(Bytes(0), need - LeftHost(worker->reservation));
   }
-  // A reservation that several of them share covers the bytes of one only.
+  // A reservation that several of them share covers the bytes of one only; and who waits may be
+  // served with the device memory of the first before the last has its room in the pool.
   const bool alone = selected.size() == 1;
   Bytes all{};
   for (const ModelWorker* const worker : selected) all += NeedsHost(*worker, plan, tags);
+  for (const WaiterStats& waiter : before_.queue) all += waiter.host;
   const bool fits = (alone ? uncovered : all) <= HostAvailable();
   std::set<std::string> reasons = {"HOST_POOL_EXHAUSTED"};
   const bool nothing = !HasAny(first, tags);

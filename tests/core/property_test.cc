@@ -39,7 +39,7 @@ class Property : public ModelFixture, public testing::WithParamInterface<uint64_
 };
 
 TEST_P(Property, Sequential) { Run(false, Steps(1000)); }
-TEST_P(Property, DISABLED_WithFaults) { Run(true, Steps(1000)); }
+TEST_P(Property, WithFaults) { Run(true, Steps(1000)); }
 INSTANTIATE_TEST_SUITE_P(Seeds, Property, testing::Values(1, 2, 3));
 
 class ConcurrentProperty : public ConcurrentModelFixture,
