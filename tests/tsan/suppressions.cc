@@ -1,0 +1,28 @@
+// gRPC's libraries are not instrumented, but its templates are part of our programs:
+// ThreadSanitizer sees what they touch, not the locks that order it. These are gRPC's own objects,
+// and the ends of reactors, which gRPC calls after everything else. Races between our own callbacks
+// are reported.
+extern "C" const char* __tsan_default_suppressions();
+
+extern "C" const char* __tsan_default_suppressions() {
+  return
+      // The innermost frame.
+      "race_top:^grpc::\n"
+      // Any frame.
+      "race:grpc::GenericSerialize\n"
+      "race:grpc::Server*Reactor*::InternalBindCall\n"
+      "race:grpc::Server*Reactor*::PreBindBacklog\n"
+      "race:grpc::internal::CallOp\n"
+      "race:grpc::internal::CallbackBidiHandler<grpc::ByteBuffer\n"
+      "race:grpc::internal::CallbackWithSuccessTag::*Clear\n"
+      "race:grpc::internal::CallbackWithSuccessTag::Set\n"
+      "race:grpc::internal::CallbackWithSuccessTag::~CallbackWithSuccessTag\n"
+      "race:grpc::internal::DefaultMessageHolder\n"
+      "race:grpc::internal::InterceptorBatchMethodsImpl\n"
+      "race:grpc::internal::ServerCallbackCall::\n"
+      "race:::CallOnDone\n"
+      "race:::ServerCallback*Impl::~ServerCallback\n"
+      "race:torpor::UnaryCall::OnDone\n"
+      "race:torpor::WatchHub::Watcher::OnDone\n"
+      "race:torpor::WatchHub::Watcher::~Watcher\n";
+}
