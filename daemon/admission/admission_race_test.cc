@@ -58,7 +58,8 @@ class AdmissionRaceTest : public ::testing::Test {
         memory_.Release(std::move(grant.allocation));
         grant.stage = Grant::kReleased;
         return true;
-      case Grant::kReleased: break;
+      case Grant::kReleased:
+        break;
     }
     grant.draw.Return();
     return false;
@@ -68,8 +69,7 @@ class AdmissionRaceTest : public ::testing::Test {
     return admission_.Reserve({"job", {{"all", kUnit * units}}, Bytes(0), seconds(60)})->id;
   }
 
-  std::unique_ptr<HostDriver> driver_ =
-      *HostDriver::CreateDevice({"race", kUnit * kUnits, kUnit});
+  std::unique_ptr<HostDriver> driver_ = *HostDriver::CreateDevice({"race", kUnit* kUnits, kUnit});
   DeviceMemory memory_{*driver_};
   ManualClock clock_;
   std::function<void()> after_measurement_;  // runs once, before the decision

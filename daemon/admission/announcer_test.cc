@@ -25,40 +25,34 @@ using Made = ReservationEvent::Change;
 using Queued = QueueEvent::Change;
 
 class AnnouncerTest : public ::testing::Test {
-protected:
-  ~AnnouncerTest() override {
-    admission_.StopWaiting(Unavailable("DAEMON_STOPPING", "stopping"));
-  }
+ protected:
+  ~AnnouncerTest() override { admission_.StopWaiting(Unavailable("DAEMON_STOPPING", "stopping")); }
 
   // Those of one kind since the last call.
-  template <typename Body> std::vector<Body> Take() {
+  template <typename Body>
+  std::vector<Body> Take() {
     std::vector<Body> bodies;
     uint64_t &position = taken_[EventBody(Body()).index()];
     for (const auto &event : log_.Read(position, 1 << 20).events) {
       position = event->sequence;
-      if (const Body *const body = std::get_if<Body>(&event->body))
-        bodies.push_back(*body);
+      if (const Body *const body = std::get_if<Body>(&event->body)) bodies.push_back(*body);
     }
     return bodies;
   }
   std::vector<Made> Changes() {
     std::vector<Made> changes;
-    for (const ReservationEvent &event : Take<ReservationEvent>())
-      changes.push_back(event.change);
+    for (const ReservationEvent &event : Take<ReservationEvent>()) changes.push_back(event.change);
     return changes;
   }
-  std::string Reserve(Bytes device, Duration ttl = seconds(600),
-                      bool keep = true) {
-    const auto made = admission_.Reserve(
-        {"job", {{"all", device}}, MiB(1), ttl, false, keep});
+  std::string Reserve(Bytes device, Duration ttl = seconds(600), bool keep = true) {
+    const auto made = admission_.Reserve({"job", {{"all", device}}, MiB(1), ttl, false, keep});
     EXPECT_THAT(made, IsOk());
     return made.ok() ? made->id : "";
   }
 
   EventLog log_{1024};
   uint64_t taken_[std::variant_size_v<EventBody>] = {};
-  std::unique_ptr<HostDriver> driver_ =
-      *HostDriver::CreateDevice({"announcer", MiB(64), MiB(1)});
+  std::unique_ptr<HostDriver> driver_ = *HostDriver::CreateDevice({"announcer", MiB(64), MiB(1)});
   DeviceMemory memory_{*driver_};
   ManualClock clock_;
   Admission admission_{{MiB(4), MiB(16), false, seconds(2), &log_},
@@ -109,9 +103,7 @@ TEST_F(AnnouncerTest, AnExpiryIsToldInTimeByTheServer) {
       {MiB(4), MiB(16), false, seconds(2), &log_},
       [this](auto accuracy) { return memory_.Measure(accuracy); }, Clock::Real());
   std::thread server([&] { real.ServeQueue(); });
-  ASSERT_THAT(
-      real.Reserve({"job", {{"all", MiB(1)}}, Bytes(0), milliseconds(50)}),
-      IsOk());
+  ASSERT_THAT(real.Reserve({"job", {{"all", MiB(1)}}, Bytes(0), milliseconds(50)}), IsOk());
   const std::atomic<bool> stop = false;
   uint64_t position = 0;
   std::vector<Made> changes;
@@ -144,14 +136,12 @@ TEST_F(AnnouncerTest, TheQueue) {
   const std::string all = Reserve(MiB(60));
   const auto forget = [](const Result<ReserveResult> &) {};
   const TimePoint later = clock_.Now() + seconds(30);
-  admission_.ReserveAsync(admission_.NewTicket(),
-                          {"one", {{"all", MiB(20)}}, {}, seconds(600)}, later,
-                          forget);
-  admission_.DrawDeviceAsync(admission_.NewTicket(), MiB(10), {"w-7", "engine"},
-                             later, [](const Result<Draw> &) {});
+  admission_.ReserveAsync(admission_.NewTicket(), {"one", {{"all", MiB(20)}}, {}, seconds(600)},
+                          later, forget);
+  admission_.DrawDeviceAsync(admission_.NewTicket(), MiB(10), {"w-7", "engine"}, later,
+                             [](const Result<Draw> &) {});
   const uint64_t third = admission_.NewTicket();
-  admission_.ReserveAsync(
-      third, {"three", {{"all", MiB(60)}}, {}, seconds(600)}, later, forget);
+  admission_.ReserveAsync(third, {"three", {{"all", MiB(60)}}, {}, seconds(600)}, later, forget);
   auto events = Take<QueueEvent>();
   ASSERT_EQ(events.size(), 3U);
   for (size_t i = 0; i < 3; ++i) {
@@ -187,9 +177,8 @@ TEST_F(AnnouncerTest, TheQueue) {
 
 TEST_F(AnnouncerTest, AWaitInVainLeavesWithItsError) {
   Reserve(MiB(60));
-  admission_.ReserveAsync(
-      admission_.NewTicket(), {"late", {{"all", MiB(20)}}, {}, seconds(600)},
-      clock_.Now() + seconds(1), [](const Result<ReserveResult> &) {});
+  admission_.ReserveAsync(admission_.NewTicket(), {"late", {{"all", MiB(20)}}, {}, seconds(600)},
+                          clock_.Now() + seconds(1), [](const Result<ReserveResult> &) {});
   clock_.Advance(seconds(2));
   admission_.ServeOnce();
   const auto events = Take<QueueEvent>();
@@ -228,5 +217,5 @@ TEST_F(AnnouncerTest, PressureBeginsAndEnds) {
   EXPECT_FALSE(events[1].overcommitted);
 }
 
-} // namespace
-} // namespace torpor
+}  // namespace
+}  // namespace torpor

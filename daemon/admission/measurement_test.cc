@@ -53,7 +53,7 @@ class MeasurementTest : public ::testing::Test {
   }
 
   const std::unique_ptr<HostDriver> host_ =
-      *HostDriver::CreateDevice({"measured", kUnit * kUnits, kUnit});
+      *HostDriver::CreateDevice({"measured", kUnit* kUnits, kUnit});
   FaultDriver driver_{*host_};
   DeviceMemory memory_{driver_};
   ManualClock clock_;

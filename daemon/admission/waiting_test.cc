@@ -74,11 +74,10 @@ class WaitingTest : public ::testing::Test {
   DeviceMemory memory_{driver_};
   ManualClock clock_;
   std::vector<MemoryHolder> holders_;
-  Admission admission_{
-      {MiB(4), MiB(16)},
-      [this](auto accuracy) { return memory_.Measure(accuracy); },
-      clock_,
-      [this] { return holders_; }};
+  Admission admission_{{MiB(4), MiB(16)},
+                       [this](auto accuracy) { return memory_.Measure(accuracy); },
+                       clock_,
+                       [this] { return holders_; }};
 };
 
 TEST_F(WaitingTest, WhatFitsDoesNotWait) {
