@@ -321,10 +321,10 @@ void Core::OnGone(WorkerId worker, const Status& why) {
   const std::optional<WorkerInfo> info = inventory_.FindWorker(worker);
   EndExtents(context_, inventory_.Close(worker));
   if (info.has_value()) LeaveReservation(*info);
-  inventory_.Remove(worker);
   if (const Status recorded = keeper_.Record(SessionClosed{worker}); !recorded.ok()) {
     log::Error("worker {}: end of session is not recorded: {}", WorkerName(worker), recorded);
   }
+  inventory_.Remove(worker);
   events_.Publish(SessionEvent{SessionEvent::Change::kClosed, worker,
                                info.has_value() ? info->name : std::string(),
                                info.has_value() ? info->peer.pid : 0, why});

@@ -185,6 +185,7 @@ void ConcurrentModelFixture::WaiterStep(Random& random) {
 
 void ConcurrentModelFixture::ComeToRest(std::vector<Owner>& owners) {
   WaitForRest();
+  WaitForWorkers(kOwners);  // not those that reconnected
   for (const ReservationStats& stats : Usage().reservations) {
     if (stats.name == "waiter") continue;  // its own thread's
     EXPECT_THAT(core_->Release(stats.id), IsOk());

@@ -134,8 +134,6 @@ void ModelFixture::Disconnect(ModelWorker& worker) {
   const WorkerId id = worker.real->id;
   worker.real.reset();
   worker.segments.clear();
-  size_t segments = 0;
-  for (const ModelWorker& other : workers_) segments += other.segments.size();
   const std::string left = std::exchange(worker.reservation, "");
   if (!left.empty()) {
     ModelReservation& reservation = reservations_.at(left);
@@ -146,9 +144,7 @@ void ModelFixture::Disconnect(ModelWorker& worker) {
     before_ = Usage();
     const bool there = std::any_of(before_.workers.begin(), before_.workers.end(),
                                    [&](const WorkerStats& stats) { return stats.info.id == id; });
-    const bool dropped = keeper_.segments().size() == segments;
-    const bool ended = left.empty() || Live(left) || Listed(left) == nullptr;
-    if (!there && dropped && ended) return;
+    if (!there && (left.empty() || Live(left) || Listed(left) == nullptr)) return;
     ASSERT_LT(std::chrono::steady_clock::now(), until) << "the end of a worker is not noticed";
     std::this_thread::sleep_for(milliseconds(1));
   }
