@@ -96,8 +96,12 @@ TEST(CancelTokenTest, ManyThreadsRegisterWhileItIsCancelled) {
       for (int round = 0; round < kRounds; ++round) {
         const CancelToken::Callback callback(&token, [&] { ++calls; });
       }
-      const CancelToken::Callback last(&token, [&] { ++calls; });
-      while (!token.cancelled()) std::this_thread::yield();
+      std::atomic<bool> called = false;
+      const CancelToken::Callback last(&token, [&] {
+        ++calls;
+        called = true;
+      });
+      while (!called) std::this_thread::yield();
     });
   }
   token.Cancel(Why("TEST"));
