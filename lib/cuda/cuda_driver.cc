@@ -434,6 +434,13 @@ Status CudaDriver::Clear(StreamId stream, DeviceAddress address, Bytes size) {
                        [&] { return api_.MemsetD8Async(address.value(), 0, size.size(), queue); });
 }
 
+Status CudaDriver::Digest(StreamId stream, PartDigest* to, DeviceAddress from, Bytes size,
+                          Bytes position) {
+  TORPOR_RETURN_IF_ERROR(FindStream("digest", stream).status());
+  TORPOR_RETURN_IF_ERROR(CheckDigest(to, from, size, position));
+  return DriverNotSupported("digest: no kernel for this device");
+}
+
 Result<EventId> CudaDriver::RecordEvent(StreamId stream) {
   TORPOR_ASSIGN_OR_RETURN(CUstream const queue, FindStream("record event", stream));
   CUevent event = nullptr;

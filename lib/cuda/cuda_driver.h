@@ -89,6 +89,8 @@ class CudaDriver final : public Driver {
   Status CopyToHost(StreamId stream, void* to, DeviceAddress from, Bytes size) override;
   Status CopyToDevice(StreamId stream, DeviceAddress to, const void* from, Bytes size) override;
   Status Clear(StreamId stream, DeviceAddress address, Bytes size) override;
+  Status Digest(StreamId stream, PartDigest* to, DeviceAddress from, Bytes size,
+                Bytes position) override;
   Result<EventId> RecordEvent(StreamId stream) override;
   Status WaitEvent(EventId event) override;
 

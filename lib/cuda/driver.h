@@ -7,6 +7,7 @@
 #include "lib/base/status.h"
 #include "lib/base/unique_fd.h"
 #include "lib/base/units.h"
+#include "lib/cuda/digest.h"
 
 namespace torpor {
 
@@ -91,12 +92,18 @@ class Driver {
 
   virtual Result<StreamId> CreateStream() = 0;
   virtual Status DestroyStream(StreamId stream) = 0;
-  // Copies and Clear are queued and may still run on return: all memory involved must stay mapped
-  // until a later event of the stream has been waited for. A range that is not mapped with the
-  // access needed is refused at once; an error of the work itself is reported by WaitEvent.
+  // Copies, Clear and Digest are queued and may still run on return: all memory involved must stay
+  // mapped until a later event of the stream has been waited for. A range that is not mapped with
+  // the access needed is refused at once; an error of the work itself is reported by WaitEvent.
   virtual Status CopyToHost(StreamId stream, void* to, DeviceAddress from, Bytes size) = 0;
   virtual Status CopyToDevice(StreamId stream, DeviceAddress to, const void* from, Bytes size) = 0;
   virtual Status Clear(StreamId stream, DeviceAddress address, Bytes size) = 0;
+  // Digests `size` bytes that lie at `position`: one PartDigest for each part of kDigestPart bytes
+  // of positions that they touch, in order, DigestParts(size, position) in all. Size, position and
+  // address are multiples of 16; the results' place lies within one registration. UNIMPLEMENTED
+  // DRIVER_NOT_SUPPORTED where the device cannot do it.
+  virtual Status Digest(StreamId stream, PartDigest* to, DeviceAddress from, Bytes size,
+                        Bytes position) = 0;
   // Marks the work queued so far. The event is destroyed by WaitEvent.
   virtual Result<EventId> RecordEvent(StreamId stream) = 0;
   // Blocks without spinning until the event's work is done; destroys the event, also on failure.

@@ -54,6 +54,24 @@ Status CheckAlignment(const char* call, Bytes alignment) {
                             std::to_string(alignment.value()) + " is no power of two");
 }
 
+Status CheckDigest(const PartDigest* to, DeviceAddress from, Bytes size, Bytes position) {
+  constexpr Bytes kWord(16);
+  if (to == nullptr || reinterpret_cast<uintptr_t>(to) % alignof(PartDigest) != 0) {
+    return BadRange("digest", from, size, "no place for the result");
+  }
+  if (size < Bytes(0) || position < Bytes(0)) {
+    return BadRange("digest", from, size, "negative size or position");
+  }
+  if (size % kWord != Bytes(0) || position % kWord != Bytes(0) ||
+      from.value() % kWord.size() != 0) {
+    return BadRange("digest", from, size, "address, size or position is no multiple of 16");
+  }
+  if (from.value() + size.size() < from.value()) {
+    return BadRange("digest", from, size, "the range wraps around");
+  }
+  return Status::Ok();
+}
+
 Status CheckPages(const char* call, const void* address, Bytes size) {
   const auto begin = reinterpret_cast<uintptr_t>(address);
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));

@@ -5,6 +5,7 @@
 
 #include "lib/base/status.h"
 #include "lib/base/units.h"
+#include "lib/cuda/digest.h"
 
 namespace torpor {
 
@@ -22,6 +23,8 @@ Status CheckMappable(const char* call, DeviceAddress address, Bytes size, Bytes 
 Status CheckSize(const char* call, Bytes size, Bytes granularity);
 // 0 (the granularity) or a power of two.
 Status CheckAlignment(const char* call, Bytes alignment);
+// Whether a range can be digested to `to`, by its numbers alone.
+Status CheckDigest(const PartDigest* to, DeviceAddress from, Bytes size, Bytes position);
 // Whether host memory can be registered: whole pages.
 Status CheckPages(const char* call, const void* address, Bytes size);
 

@@ -42,6 +42,8 @@ const char* CallName(CallKind kind) {
       return "CopyToDevice";
     case CallKind::kClear:
       return "Clear";
+    case CallKind::kDigest:
+      return "Digest";
     case CallKind::kRecordEvent:
       return "RecordEvent";
     case CallKind::kWaitEvent:
@@ -209,6 +211,12 @@ Status FaultDriver::CopyToDevice(StreamId stream, DeviceAddress to, const void* 
 Status FaultDriver::Clear(StreamId stream, DeviceAddress address, Bytes size) {
   TORPOR_RETURN_IF_ERROR(Enter(CallKind::kClear));
   return driver_.Clear(stream, address, size);
+}
+
+Status FaultDriver::Digest(StreamId stream, PartDigest* to, DeviceAddress from, Bytes size,
+                           Bytes position) {
+  TORPOR_RETURN_IF_ERROR(Enter(CallKind::kDigest));
+  return driver_.Digest(stream, to, from, size, position);
 }
 
 Result<EventId> FaultDriver::RecordEvent(StreamId stream) {

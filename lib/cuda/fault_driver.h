@@ -36,6 +36,7 @@ enum class CallKind {
   kCopyToHost,
   kCopyToDevice,
   kClear,
+  kDigest,
   kRecordEvent,
   kWaitEvent,
   kSynchronize,
@@ -92,6 +93,8 @@ class FaultDriver final : public Driver {
   Status CopyToHost(StreamId stream, void* to, DeviceAddress from, Bytes size) override;
   Status CopyToDevice(StreamId stream, DeviceAddress to, const void* from, Bytes size) override;
   Status Clear(StreamId stream, DeviceAddress address, Bytes size) override;
+  Status Digest(StreamId stream, PartDigest* to, DeviceAddress from, Bytes size,
+                Bytes position) override;
   Result<EventId> RecordEvent(StreamId stream) override;
   Status WaitEvent(EventId event) override;
   Status Synchronize() override;

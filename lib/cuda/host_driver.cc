@@ -9,9 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <iterator>
-#include <system_error>
 #include <vector>
 
 #include "lib/cuda/driver_error.h"
@@ -21,7 +19,6 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr Bytes kFallocateStep = MiB(256);
-constexpr int64_t kPiece = MiB(4).value();
 
 int64_t PageSize() { return ::sysconf(_SC_PAGESIZE); }
 
@@ -381,9 +378,9 @@ Status HostDriver::Unmap(DeviceAddress address, Bytes size) {
     TORPOR_ASSIGN_OR_RETURN(it, QuietMappings("unmap", begin, end, /*unmapping=*/true));
   }
   // Marked as they are, the mappings stay where they are, and nobody else touches them.
-  const bool unmapped = ::mmap(Pointer(begin), size.size(), PROT_NONE,
-                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-                               0) != MAP_FAILED;
+  const bool unmapped =
+      ::mmap(Pointer(begin), size.size(), PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
   const int error = errno;
   std::vector<UniqueFd> gone;
   MutexLock lock(mutex_);
@@ -443,144 +440,11 @@ Status HostDriver::CheckHostRange(const char* call, uintptr_t begin, Bytes size)
                   "host range crosses the border of a registration");
 }
 
-// ---- Streams
-
-Result<StreamId> HostDriver::CreateStream() {
-  try {
-    auto stream = std::make_shared<HostStream>();
-    MutexLock lock(mutex_);
-    const uint64_t id = ++last_id_;
-    streams_[id] = std::move(stream);
-    return StreamId(id);
-  } catch (const std::system_error& error) {
-    return ErrnoStatus(error.code().value(), "start a thread for a stream");
-  }
-}
-
-Status HostDriver::DestroyStream(StreamId stream) {
-  std::shared_ptr<HostStream> destroyed;  // outside the lock
-  MutexLock lock(mutex_);
-  const auto it = streams_.find(stream.value());
-  if (it == streams_.end()) return DriverInvalidValue("destroy stream: no such stream");
-  destroyed = std::move(it->second);
-  streams_.erase(it);
-  return Status::Ok();
-}
-
-HostDriver::Mapping* HostDriver::Accessible(uint64_t address, Access access, uint64_t* end) {
-  auto it = mappings_.upper_bound(address);
-  if (it == mappings_.begin()) return nullptr;
-  Mapping& mapping = (--it)->second;
-  *end = it->first + mapping.size.size();
-  const bool permitted = access == Access::kReadOnly ? mapping.protection != Protection::kNone
-                                                     : mapping.protection == Protection::kReadWrite;
-  return *end > address && permitted && !mapping.unmapping ? &mapping : nullptr;
-}
-
-Status HostDriver::Queue(const char* call, StreamId stream, DeviceAddress address, const void* host,
-                         Bytes size, Access access, Piece piece) {
-  if (size < Bytes(0)) return BadRange(call, address, size, "negative size");
-  std::shared_ptr<HostStream> queue;
-  {
-    MutexLock lock(mutex_);
-    const auto it = streams_.find(stream.value());
-    if (it == streams_.end()) return BadRange(call, address, size, "no such stream");
-    const uint64_t end = address.value() + size.size();
-    for (uint64_t at = address.value(); at < end;) {
-      if (Accessible(at, access, &at) == nullptr) {
-        return BadRange(call, address, size, "not mapped with that access");
-      }
-    }
-    if (size > Bytes(0) && host != nullptr) {
-      TORPOR_RETURN_IF_ERROR(CheckHostRange(call, reinterpret_cast<uintptr_t>(host), size));
-    }
-    queue = it->second;
-  }
-  queue->Push([this, address, size, access, piece = std::move(piece)] {
-    return RunPieces(address, size, access, piece);
-  });
-  return Status::Ok();
-}
-
-Status HostDriver::RunPieces(DeviceAddress address, Bytes size, Access access, const Piece& piece) {
-  for (int64_t offset = 0; offset < size.value();) {
-    const uint64_t at = address.value() + offset;
-    Mapping* mapping = nullptr;  // stays where it is while `copying` is not 0
-    uint64_t end = 0;
-    {
-      MutexLock lock(mutex_);
-      mapping = Accessible(at, access, &end);
-      if (mapping == nullptr) {
-        return Internal("DRIVER_ILLEGAL_ADDRESS", "memory was unmapped before a copy was done");
-      }
-      ++mapping->copying;
-    }
-    const int64_t length =
-        std::min({kPiece, size.value() - offset, static_cast<int64_t>(end - at)});
-    piece(static_cast<char*>(Pointer(at)), offset, length);
-    {
-      MutexLock lock(mutex_);
-      if (--mapping->copying == 0) copied_.NotifyAll();
-    }
-    offset += length;
-  }
-  return Status::Ok();
-}
-
-Status HostDriver::CopyToHost(StreamId stream, void* to, DeviceAddress from, Bytes size) {
-  if (to == nullptr) return DriverInvalidValue("copy to host: no address");
-  return Queue("copy to host", stream, from, to, size, Access::kReadOnly,
-               [to](const char* device, int64_t offset, int64_t length) {
-                 std::memcpy(static_cast<char*>(to) + offset, device, length);
-               });
-}
-
-Status HostDriver::CopyToDevice(StreamId stream, DeviceAddress to, const void* from, Bytes size) {
-  if (from == nullptr) return DriverInvalidValue("copy to device: no address");
-  return Queue("copy to device", stream, to, from, size, Access::kReadWrite,
-               [from](char* device, int64_t offset, int64_t length) {
-                 std::memcpy(device, static_cast<const char*>(from) + offset, length);
-               });
-}
-
-Status HostDriver::Clear(StreamId stream, DeviceAddress address, Bytes size) {
-  return Queue("clear", stream, address, nullptr, size, Access::kReadWrite,
-               [](char* device, int64_t, int64_t length) { std::memset(device, 0, length); });
-}
-
-Result<EventId> HostDriver::RecordEvent(StreamId stream) {
-  MutexLock lock(mutex_);
-  const auto it = streams_.find(stream.value());
-  if (it == streams_.end()) return DriverInvalidValue("record event: no such stream");
-  const uint64_t id = ++last_id_;
-  events_[id] = it->second->Record();
-  return EventId(id);
-}
-
-Status HostDriver::WaitEvent(EventId event) {
-  std::shared_ptr<HostEvent> waited;
-  {
-    MutexLock lock(mutex_);
-    const auto it = events_.find(event.value());
-    if (it == events_.end()) return DriverInvalidValue("wait event: no such event");
-    waited = std::move(it->second);
-    events_.erase(it);
-  }
-  return waited->Wait();
-}
-
-Status HostDriver::Synchronize() {
-  std::vector<std::shared_ptr<HostEvent>> events;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [id, stream] : streams_) events.push_back(stream->Record());
-  }
-  Status first;
-  for (const auto& event : events) {
-    Status status = event->Wait();
-    if (first.ok()) first = std::move(status);
-  }
-  return first;
+bool HostDriver::Registered(uintptr_t begin, Bytes size) {
+  auto it = registrations_.upper_bound(begin);
+  if (it == registrations_.begin()) return false;
+  --it;
+  return begin + size.size() <= it->first + it->second.size();
 }
 
 }  // namespace torpor

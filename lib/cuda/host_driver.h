@@ -34,7 +34,7 @@ namespace torpor {
 // first. A holder must therefore pass duplicates on, never open the file again through /proc. A
 // forked child does not inherit mappings, so it keeps nothing in use that has no handle.
 //
-// Copies check their range when they are queued and again, piece by piece, when they run: work on
+// Copies and digests check their range when they are queued and again, piece by piece, when they run: work on
 // memory that was unmapped meanwhile ends in an error of its stream (INTERNAL
 // DRIVER_ILLEGAL_ADDRESS), not in a crash.
 class HostDriver final : public Driver {
@@ -78,6 +78,8 @@ class HostDriver final : public Driver {
   Status CopyToHost(StreamId stream, void* to, DeviceAddress from, Bytes size) override;
   Status CopyToDevice(StreamId stream, DeviceAddress to, const void* from, Bytes size) override;
   Status Clear(StreamId stream, DeviceAddress address, Bytes size) override;
+  Status Digest(StreamId stream, PartDigest* to, DeviceAddress from, Bytes size,
+                Bytes position) override;
   Result<EventId> RecordEvent(StreamId stream) override;
   Status WaitEvent(EventId event) override;
 
@@ -118,6 +120,7 @@ class HostDriver final : public Driver {
   Mapping* Accessible(uint64_t address, Access access, uint64_t* end) REQUIRES(mutex_);
 
   Status CheckHostRange(const char* call, uintptr_t begin, Bytes size) REQUIRES(mutex_);
+  bool Registered(uintptr_t begin, Bytes size) REQUIRES(mutex_);  // within one registration
   using Piece = std::function<void(char* device, int64_t offset, int64_t size)>;
   Status Queue(const char* call, StreamId stream, DeviceAddress address, const void* host,
                Bytes size, Access access, Piece piece);
