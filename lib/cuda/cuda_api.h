@@ -33,12 +33,14 @@ namespace torpor {
   F(GetErrorName, 6000)                  \
   F(GetErrorString, 6000)                \
   F(Init, 2000)                          \
+  F(LaunchKernel, 4000)                  \
   F(MemAddressFree, 10020)               \
   F(MemAddressReserve, 10020)            \
   F(MemCreate, 10020)                    \
   F(MemExportToShareableHandle, 10020)   \
   F(MemGetAllocationGranularity, 10020)  \
   F(MemGetInfo, 3020)                    \
+  F(MemHostGetDevicePointer, 3020)       \
   F(MemHostRegister, 6050)               \
   F(MemHostUnregister, 4000)             \
   F(MemImportFromShareableHandle, 10020) \
@@ -49,6 +51,9 @@ namespace torpor {
   F(MemcpyDtoHAsync, 3020)               \
   F(MemcpyHtoDAsync, 3020)               \
   F(MemsetD8Async, 3020)                 \
+  F(ModuleGetFunction, 2000)             \
+  F(ModuleLoadDataEx, 2010)              \
+  F(ModuleUnload, 2000)                  \
   F(StreamCreate, 2000)                  \
   F(StreamDestroy, 4000)                 \
   F(ThreadExchangeStreamCaptureMode, 10010)

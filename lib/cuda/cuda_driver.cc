@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "lib/cuda/cuda_api.h"
+#include "lib/cuda/cuda_digest.h"
 #include "lib/cuda/driver_error.h"
 #include "lib/cuda/nvml.h"
 
@@ -158,6 +160,9 @@ Status CudaDriver::Describe() {
   return Status::Ok();
 }
 
+CudaDriver::CudaDriver(const CudaApi& api, int ordinal)
+    : api_(api), ordinal_(ordinal), digest_(std::make_unique<CudaDigest>(api)) {}
+
 CudaDriver::~CudaDriver() {
   CUctx_st* const context = context_.load();
   if (context == nullptr) return;
@@ -167,6 +172,7 @@ CudaDriver::~CudaDriver() {
     if (api_.CtxPushCurrent(context) == CUDA_SUCCESS) {
       for (const auto& [id, event] : events_) api_.EventDestroy(event);
       for (const auto& [id, stream] : streams_) api_.StreamDestroy(stream);
+      digest_->Unload();
       CUcontext popped = nullptr;
       api_.CtxPopCurrent(&popped);
     }
@@ -185,6 +191,8 @@ Status CudaDriver::RetainSmallContext() {
     api_.CtxSetLimit(CU_LIMIT_STACK_SIZE, 256);
     api_.CtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 4096);
     api_.CtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 4096);
+    // If it does not work, Digest says so.
+    (void)digest_->WarmUp();
     return CUDA_SUCCESS;
   }));
   const Bytes after = nvml.UsedMemory();
@@ -320,7 +328,7 @@ Status CudaDriver::Map(DeviceAddress address, Bytes size, MemoryHandle handle) {
   TORPOR_RETURN_IF_ERROR(Call(
       "cuMemMap", size, [&] { return api_.MemMap(address.value(), size.size(), 0, mapped, 0); }));
   MutexLock lock(mutex_);
-  mappings_[address.value()] = size;
+  mappings_[address.value()] = Mapping{size};
   return Status::Ok();
 }
 
@@ -331,13 +339,20 @@ Status CudaDriver::SetAccess(DeviceAddress address, Bytes size, Access access) {
   description.location.id = ordinal_;
   description.flags = access == Access::kReadWrite ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                                                    : CU_MEM_ACCESS_FLAGS_PROT_READ;
-  return Call("cuMemSetAccess", size,
-              [&] { return api_.MemSetAccess(address.value(), size.size(), &description, 1); });
+  TORPOR_RETURN_IF_ERROR(Call("cuMemSetAccess", size, [&] {
+    return api_.MemSetAccess(address.value(), size.size(), &description, 1);
+  }));
+  MutexLock lock(mutex_);
+  auto it = mappings_.lower_bound(address.value());
+  for (; it != mappings_.end() && it->first < (address + size).value(); ++it) {
+    it->second.readable = true;
+  }
+  return Status::Ok();
 }
 
 Status CudaDriver::Unmap(DeviceAddress address, Bytes size) {
   TORPOR_RETURN_IF_ERROR(CheckMappable("unmap", address, size, device_.granularity));
-  std::map<uint64_t, Bytes> unmapped;
+  std::map<uint64_t, Mapping> unmapped;
   {
     // Off the list before the call: afterwards another thread may already map there.
     MutexLock lock(mutex_);
@@ -345,7 +360,7 @@ Status CudaDriver::Unmap(DeviceAddress address, Bytes size) {
     auto last = first;
     Bytes length;
     while (last != mappings_.end() && length < size && last->first == (address + length).value()) {
-      length += last->second;
+      length += last->second.size;
       ++last;
     }
     if (length != size) return BadRange("unmap", address, size, "not a range of whole mappings");
@@ -366,19 +381,53 @@ Status CudaDriver::Unmap(DeviceAddress address, Bytes size) {
 Status CudaDriver::RegisterHost(void* address, Bytes size) {
   TORPOR_RETURN_IF_ERROR(CheckPages("register host", address, size));
   Status status = CallInContext("cuMemHostRegister", size, [&] {
-    return api_.MemHostRegister(address, size.size(), CU_MEMHOSTREGISTER_PORTABLE);
+    return api_.MemHostRegister(address, size.size(),
+                                CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
   });
   if (status.reason() == "DEVICE_OUT_OF_MEMORY") {
     return ResourceExhausted("HOST_MEMORY_NOT_PINNED", status.message())
         .With("requested_bytes", size.value());
   }
-  return status;
+  if (!status.ok()) return status;
+  MutexLock lock(mutex_);
+  registrations_[reinterpret_cast<uintptr_t>(address)] = size;
+  return Status::Ok();
 }
 
 Status CudaDriver::UnregisterHost(void* address) {
-  if (address == nullptr) return DriverInvalidValue("unregister host: not registered");
-  return CallInContext("cuMemHostUnregister", Bytes(0),
-                       [&] { return api_.MemHostUnregister(address); });
+  std::map<uintptr_t, Bytes>::node_type node;
+  {
+    MutexLock lock(mutex_);
+    node = registrations_.extract(reinterpret_cast<uintptr_t>(address));
+  }
+  if (node.empty()) return DriverInvalidValue("unregister host: not registered");
+  Status status = CallInContext("cuMemHostUnregister", Bytes(0),
+                                [&] { return api_.MemHostUnregister(address); });
+  if (!status.ok()) {
+    MutexLock lock(mutex_);
+    registrations_.insert(std::move(node));
+  }
+  return status;
+}
+
+Result<DeviceAddress> CudaDriver::FindRegistered(const char* call, const void* address,
+                                                 Bytes size) {
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  uintptr_t registration = 0;
+  {
+    MutexLock lock(mutex_);
+    const auto next = registrations_.upper_bound(begin);
+    if (next != registrations_.begin()) {
+      const auto& [at, length] = *std::prev(next);
+      if (begin + size.size() <= at + length.size()) registration = at;
+    }
+  }
+  if (registration == 0) return BadRange(call, DeviceAddress(begin), size, "not registered");
+  CUdeviceptr device = 0;
+  TORPOR_RETURN_IF_ERROR(CallInContext("cuMemHostGetDevicePointer", size, [&] {
+    return api_.MemHostGetDevicePointer(&device, reinterpret_cast<void*>(registration), 0);
+  }));
+  return DeviceAddress(device + (begin - registration));
 }
 
 // ---- Streams
@@ -434,11 +483,35 @@ Status CudaDriver::Clear(StreamId stream, DeviceAddress address, Bytes size) {
                        [&] { return api_.MemsetD8Async(address.value(), 0, size.size(), queue); });
 }
 
+bool CudaDriver::Readable(DeviceAddress address, Bytes size) {
+  MutexLock lock(mutex_);
+  const uint64_t end = (address + size).value();
+  auto it = mappings_.upper_bound(address.value());
+  if (it == mappings_.begin()) return false;
+  --it;
+  for (uint64_t at = address.value(); at < end; ++it) {
+    if (it == mappings_.end() || it->first > at || !it->second.readable) return false;
+    const uint64_t mapping_end = it->first + it->second.size.size();
+    if (mapping_end <= at) return false;
+    at = mapping_end;
+  }
+  return true;
+}
+
 Status CudaDriver::Digest(StreamId stream, PartDigest* to, DeviceAddress from, Bytes size,
                           Bytes position) {
-  TORPOR_RETURN_IF_ERROR(FindStream("digest", stream).status());
+  TORPOR_ASSIGN_OR_RETURN(CUstream const queue, FindStream("digest", stream));
   TORPOR_RETURN_IF_ERROR(CheckDigest(to, from, size, position));
-  return DriverNotSupported("digest: no kernel for this device");
+  if (size == Bytes(0)) return Status::Ok();
+  if (!Readable(from, size)) return BadRange("digest", from, size, "not mapped with that access");
+  const Bytes results(DigestParts(size, position) * static_cast<int64_t>(sizeof *to));
+  TORPOR_ASSIGN_OR_RETURN(const DeviceAddress target, FindRegistered("digest to", to, results));
+  Status status;
+  TORPOR_RETURN_IF_ERROR(CallInContext("cuLaunchKernel", size, [&] {
+    status = digest_->Launch(queue, target.value(), from, size, position);
+    return CUDA_SUCCESS;
+  }));
+  return status;
 }
 
 Result<EventId> CudaDriver::RecordEvent(StreamId stream) {

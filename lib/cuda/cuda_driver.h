@@ -20,6 +20,7 @@ struct CUstream_st;
 namespace torpor {
 
 struct CudaApi;
+class CudaDigest;
 
 // A GPU or MIG instance through libcuda.so.1, which is loaded at run time.
 //
@@ -41,8 +42,8 @@ class CudaDriver final : public Driver {
     std::string uuid;  // "GPU-..." or "MIG-..."; empty: `ordinal`
     int ordinal = 0;   // among the devices that are visible to this process
     // Brings the context up at once and as small as it gets: waits that block instead of spinning,
-    // the least stack, printf buffer and heap for kernels. These are limits of the whole process:
-    // for the daemon, never for an application.
+    // the least stack, printf buffer and heap for kernels; and loads the kernel of Digest. These
+    // are limits of the whole process: for the daemon, never for an application.
     bool small_context = false;
   };
   // NOT_FOUND NO_SUCH_DEVICE; UNAVAILABLE CUDA_LIBRARY_MISSING; UNIMPLEMENTED CUDA_DRIVER_TOO_OLD
@@ -97,7 +98,7 @@ class CudaDriver final : public Driver {
   Status Synchronize() override;
 
  private:
-  CudaDriver(const CudaApi& api, int ordinal) : api_(api), ordinal_(ordinal) {}
+  CudaDriver(const CudaApi& api, int ordinal);
 
   Status Describe();            // fills device_
   Status RetainSmallContext();  // and measures it
@@ -110,6 +111,9 @@ class CudaDriver final : public Driver {
 
   Result<unsigned long long> FindHandle(const char* call, MemoryHandle handle);
   Result<CUstream_st*> FindStream(const char* call, StreamId stream);
+  bool Readable(DeviceAddress address, Bytes size);
+  // The device's address of host memory that lies within one registration.
+  Result<DeviceAddress> FindRegistered(const char* call, const void* address, Bytes size);
 
   const CudaApi& api_;
   const int ordinal_;
@@ -119,11 +123,19 @@ class CudaDriver final : public Driver {
   Mutex context_mutex_;  // held while the context comes up
   std::atomic<CUctx_st*> context_{nullptr};
 
+  const std::unique_ptr<CudaDigest> digest_;
+
+  struct Mapping {
+    Bytes size;
+    bool readable = false;
+  };
   // CUDA crashes on handles and pointers that are gone, and unmaps what is not mapped without a
-  // word: so ids of ours, never used again, and a list of the mappings.
+  // word; a kernel that touches what it may not ruins its context. So ids of ours, never used
+  // again, and lists of mappings and registrations.
   Mutex mutex_;
   std::map<uint64_t, unsigned long long> handles_ GUARDED_BY(mutex_);
-  std::map<uint64_t, Bytes> mappings_ GUARDED_BY(mutex_);  // size by address
+  std::map<uint64_t, Mapping> mappings_ GUARDED_BY(mutex_);      // by address
+  std::map<uintptr_t, Bytes> registrations_ GUARDED_BY(mutex_);  // likewise
   std::map<uint64_t, CUstream_st*> streams_ GUARDED_BY(mutex_);
   std::map<uint64_t, CUevent_st*> events_ GUARDED_BY(mutex_);
   uint64_t last_id_ GUARDED_BY(mutex_) = 0;

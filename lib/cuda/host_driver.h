@@ -34,8 +34,8 @@ namespace torpor {
 // first. A holder must therefore pass duplicates on, never open the file again through /proc. A
 // forked child does not inherit mappings, so it keeps nothing in use that has no handle.
 //
-// Copies and digests check their range when they are queued and again, piece by piece, when they run: work on
-// memory that was unmapped meanwhile ends in an error of its stream (INTERNAL
+// Copies and digests check their range when they are queued and again, piece by piece, when they
+// run: work on memory that was unmapped meanwhile ends in an error of its stream (INTERNAL
 // DRIVER_ILLEGAL_ADDRESS), not in a crash.
 class HostDriver final : public Driver {
  public:
