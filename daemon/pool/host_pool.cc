@@ -1,97 +1,69 @@
 #include "daemon/pool/host_pool.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <iterator>
-#include <system_error>
-#include <thread>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
 
 namespace torpor {
 namespace {
 
-constexpr int64_t kPage = 4096;
-constexpr Bytes kHugePage = MiB(2);
-
-// Touches every page, from several threads: one alone needs seconds for what a sleep does in
-// milliseconds.
-void Touch(std::byte* data, Bytes size) {
-  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  const int64_t threads = std::min<int64_t>(std::min(16u, cores), size / MiB(16) + 1);
-  const Bytes part = RoundUp(Bytes(size.value() / threads), MiB(2));
-  std::vector<std::thread> running;
-  for (Bytes from{}; from < size; from += part) {
-    const auto touch = [data, from, to = std::min(size, from + part)] {
-      for (int64_t i = from.value(); i < to.value(); i += kPage) data[i] = std::byte{0};
-    };
-    try {
-      running.emplace_back(touch);
-    } catch (const std::system_error&) {  // no more threads
-      touch();
-    }
-  }
-  for (std::thread& thread : running) thread.join();
+std::unique_ptr<PoolMemory> Anonymous(Bytes budget) {
+  auto memory = PoolMemory::Reserve(PoolMemoryKind::kAnonymous, budget - budget % HostPool::kUnit,
+                                    HostPool::kSlab);
+  if (memory.ok()) return *std::move(memory);
+  std::fprintf(stderr, "host pool: %s\n", memory.status().ToString().c_str());
+  std::abort();
 }
 
 }  // namespace
 
-HostPool::HostPool(Driver& driver, Bytes budget)
-    : driver_(driver), budget_(budget - budget % kUnit) {}
-
-HostPool::~HostPool() {
-  MutexLock lock(mutex_);
-  for (const auto& [data, slab] : slabs_) {
-    (void)driver_.UnregisterHost(data);
-    ::munmap(slab.map, MapSize(slab.size).size());
-  }
+HostPool::HostPool(Driver& driver, std::unique_ptr<PoolMemory> memory, Pinner::Options options)
+    : memory_(std::move(memory)),
+      budget_(memory_->size()),
+      pinner_(driver, *memory_, std::move(options)),
+      free_(memory_->slabs()) {
+  for (size_t i = 0; i < free_.size(); ++i) free_[i].Put(Bytes(0), memory_->size(i));
 }
+
+HostPool::HostPool(Driver& driver, Bytes budget)
+    : HostPool(driver, Anonymous(budget), Pinner::Options()) {}
 
 Result<std::vector<HostPool::Block>> HostPool::Allocate(Bytes size, Bytes unit) {
   size = RoundUp(size, kUnit);
   std::vector<Block> blocks;
-  {
-    MutexLock lock(mutex_);
-    if (TakeFromSlabs(size, unit, blocks)) return blocks;
+  MutexLock lock(mutex_);
+  if (budget_ - used_ < size) {
+    return ResourceExhausted("HOST_POOL_EXHAUSTED",
+                             "the host pool has no room: " + FormatBytes(size) + " asked, " +
+                                 FormatBytes(budget_ - used_) + " of " + FormatBytes(budget_) +
+                                 " left")
+        .With("requested_bytes", size.value())
+        .With("available_bytes", (budget_ - used_).value())
+        .With("budget_bytes", budget_.value());
   }
-  MutexLock growing(growth_mutex_);
-  for (;;) {
-    Bytes missing = size;
-    {
-      MutexLock lock(mutex_);
-      if (TakeFromSlabs(size, unit, blocks)) return blocks;
-      // Scattered remains serve when nothing else is left.
-      if (pinned_ >= budget_ && TakeFromSlabs(size, kUnit, blocks)) return blocks;
-      if (budget_ - used_ < size || pinned_ >= budget_) {
-        return ResourceExhausted("HOST_POOL_EXHAUSTED",
-                                 "the host pool has no room: " + FormatBytes(size) + " asked, " +
-                                     FormatBytes(budget_ - used_) + " of " +
-                                     FormatBytes(budget_) + " left")
-            .With("requested_bytes", size.value())
-            .With("available_bytes", (budget_ - used_).value())
-            .With("budget_bytes", budget_.value());
-      }
-      missing = std::min(budget_ - pinned_, kSlab);
-    }
-    if (Status grown = Grow(missing); !grown.ok()) {
-      MutexLock lock(mutex_);
-      if (TakeFromSlabs(size, kUnit, blocks)) return blocks;
-      return grown;
+  pinner_.Refresh(order_);
+  // Scattered remains serve when nothing else is left; what the system refused to pin, after them.
+  for (const size_t slabs : {order_.sound, order_.slabs.size()}) {
+    if (TakeFromSlabs(slabs, size, unit, blocks) || TakeFromSlabs(slabs, size, kUnit, blocks)) {
+      break;
     }
   }
+  return blocks;
 }
 
-bool HostPool::TakeFromSlabs(Bytes size, Bytes unit, std::vector<Block>& blocks) {
+bool HostPool::TakeFromSlabs(size_t slabs, Bytes size, Bytes unit, std::vector<Block>& blocks) {
   blocks.clear();
   Bytes left = size;
-  for (auto& [data, slab] : slabs_) {
-    while (left > Bytes(0)) {
-      const Bytes largest = slab.free.largest();
+  for (size_t i = 0; i < slabs && left > Bytes(0); ++i) {
+    const size_t slab = order_.slabs[i];
+    RangeSet& free = free_[slab];
+    while (left > Bytes(0) && free.total() > Bytes(0)) {
+      const Bytes largest = free.largest();
       const Bytes whole = largest - largest % unit;
       const Bytes take = largest >= left ? left : whole;
       if (take <= Bytes(0)) break;
-      const Bytes offset = *slab.free.Take(take);
-      blocks.push_back({data + offset.value(), take});
+      blocks.push_back({memory_->data(slab) + free.Take(take)->value(), take});
       left -= take;
     }
   }
@@ -102,40 +74,6 @@ bool HostPool::TakeFromSlabs(Bytes size, Bytes unit, std::vector<Block>& blocks)
   return false;
 }
 
-Bytes HostPool::MapSize(Bytes slab) { return slab + kHugePage; }
-
-// The slab begins at the first huge page after the beginning of its mapping: the gap before it,
-// without access, is what keeps it from continuing another slab.
-Status HostPool::Grow(Bytes size) {
-  const size_t map_size = MapSize(size).size();
-  void* const map = ::mmap(nullptr, map_size, PROT_NONE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  const auto address = reinterpret_cast<uintptr_t>(map);
-  auto* const data = reinterpret_cast<std::byte*>((address / kHugePage.size() + 1) *
-                                                  kHugePage.size());
-  if (map == MAP_FAILED || ::mprotect(data, size.size(), PROT_READ | PROT_WRITE) != 0) {
-    const int error = errno;
-    if (map != MAP_FAILED) ::munmap(map, map_size);
-    return ResourceExhausted("HOST_MEMORY_EXHAUSTED", "the system gives no more host memory")
-        .With("requested_bytes", size.value())
-        .With("errno", error);
-  }
-  ::madvise(data, size.size(), MADV_HUGEPAGE);
-  Touch(data, size);
-  if (Status status = driver_.RegisterHost(data, size); !status.ok()) {
-    ::munmap(map, map_size);
-    return status;
-  }
-  MutexLock lock(mutex_);
-  Slab& slab = slabs_[data];
-  slab.data = data;
-  slab.size = size;
-  slab.map = map;
-  slab.free.Put(Bytes(0), size);
-  pinned_ += size;
-  return Status::Ok();
-}
-
 void HostPool::Free(const std::vector<Block>& blocks) {
   MutexLock lock(mutex_);
   FreeLocked(blocks);
@@ -143,15 +81,53 @@ void HostPool::Free(const std::vector<Block>& blocks) {
 
 void HostPool::FreeLocked(const std::vector<Block>& blocks) {
   for (const Block& block : blocks) {
-    Slab& slab = std::prev(slabs_.upper_bound(block.data))->second;
-    slab.free.Put(Bytes(block.data - slab.data), block.size);
+    const size_t slab = memory_->SlabAt(block.data);
+    free_[slab].Put(Bytes(block.data - memory_->data(slab)), block.size);
     used_ -= block.size;
   }
 }
 
+void HostPool::Demand(const std::vector<Block>& blocks) {
+  std::vector<size_t> slabs;
+  for (const Block& block : blocks) {
+    const size_t slab = memory_->SlabAt(block.data);
+    if (slabs.empty() || slabs.back() != slab) slabs.push_back(slab);
+  }
+  pinner_.Demand(slabs);
+}
+
+Status HostPool::AwaitPinned(const std::byte* data, Bytes size,
+                             const std::function<Status()>& interrupt) {
+  if (size <= Bytes(0)) return Status::Ok();
+  const size_t last = memory_->SlabAt(data + (size.value() - 1));
+  for (size_t slab = memory_->SlabAt(data); slab <= last; ++slab) {
+    TORPOR_RETURN_IF_ERROR(pinner_.Await(slab, interrupt));
+  }
+  return Status::Ok();
+}
+
+bool HostPool::IsPinned(const std::byte* data, Bytes size) const {
+  if (size <= Bytes(0)) return true;
+  const size_t last = memory_->SlabAt(data + (size.value() - 1));
+  for (size_t slab = memory_->SlabAt(data); slab <= last; ++slab) {
+    if (!pinner_.IsPinned(slab)) return false;
+  }
+  return true;
+}
+
 HostPool::Stats HostPool::stats() const {
+  Pinner::Stats pinner = pinner_.stats();
+  Stats stats;
+  stats.pinned = pinner.pinned;
+  stats.kind = memory_->description();
+  stats.demanded = pinner.demanded;
+  stats.pinning = pinner.pinning;
+  stats.refused = pinner.refused;
+  stats.last_error = std::move(pinner.last_error);
   MutexLock lock(mutex_);
-  return {budget_, pinned_, used_};
+  stats.budget = budget_;
+  stats.used = used_;
+  return stats;
 }
 
 }  // namespace torpor

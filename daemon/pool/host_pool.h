@@ -1,11 +1,14 @@
 #ifndef TORPOR_DAEMON_POOL_HOST_POOL_H_
 #define TORPOR_DAEMON_POOL_HOST_POOL_H_
 
-#include <map>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "daemon/memory/range_set.h"
+#include "daemon/pool/pinner.h"
+#include "daemon/pool/pool_memory.h"
 #include "lib/base/mutex.h"
 #include "lib/base/status.h"
 #include "lib/base/units.h"
@@ -13,11 +16,13 @@
 
 namespace torpor {
 
-// Pinned host memory with a fixed budget, shared by all workers of the daemon: slabs, each mapped,
-// touched and registered by itself when it is first needed, and kept until the end. A copy must not
-// cross two registrations: a block never crosses a slab, and slabs never touch, so that blocks which
-// continue each other are of one slab. Thread-safe; `driver` must outlive the pool, and the pool
-// every block.
+// Pinned host memory with a fixed budget, shared by all workers of the daemon: slabs, whose
+// addresses are reserved at the start and which are pinned, each by one registration, in the
+// background or when they are asked for, and kept until the end. Blocks are handed out at once,
+// pinned or not: whoever copies to or from a block waits for AwaitPinned first, and nothing is to
+// be written to it before. A copy must not cross two registrations: a block never crosses a slab,
+// and slabs never touch, so that blocks which continue each other are of one slab. Thread-safe;
+// `driver` must outlive the pool, and the pool every block.
 class HostPool {
  public:
   static constexpr Bytes kUnit = KiB(64);  // sizes of blocks are rounded up to it
@@ -31,45 +36,54 @@ class HostPool {
     Bytes budget{};
     Bytes pinned{};
     Bytes used{};
+    std::string kind;      // what it is made of, as "tmpfs, huge pages"
+    Bytes demanded{};      // asked for and not yet pinned
+    bool pinning = false;  // `pinned` grows
+    Bytes refused{};       // what the system did not let be pinned at the last try
+    Status last_error;     // why
   };
 
-  // `budget` is rounded down to kUnit.
+  // `memory` in slabs of `slab` bytes, of which a block's unit must be a divisor.
+  HostPool(Driver& driver, std::unique_ptr<PoolMemory> memory, Pinner::Options options);
+  // Anonymous memory of `budget` bytes, rounded down to kUnit, in slabs of kSlab; aborts if there
+  // are no addresses for it.
   HostPool(Driver& driver, Bytes budget);
-  ~HostPool();
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
 
-  // Blocks of `size` bytes in all; all or none. Every block but the last is a multiple of `unit` (a
-  // multiple of kUnit and a divisor of kSlab), unless only smaller remains are left. May block to
-  // pin new slabs, which stay even if it then fails.
-  //   RESOURCE_EXHAUSTED HOST_POOL_EXHAUSTED, HOST_MEMORY_EXHAUSTED (the system gives no more), or
-  //   what RegisterHost says
-  Result<std::vector<Block>> Allocate(Bytes size, Bytes unit) EXCLUDES(mutex_, growth_mutex_);
+  // Blocks of `size` bytes in all, all or none, where pinning is done or comes next. Every block
+  // but the last is a multiple of `unit` (a multiple of kUnit and a divisor of kSlab), unless only
+  // smaller remains are left. Does not block. RESOURCE_EXHAUSTED HOST_POOL_EXHAUSTED.
+  Result<std::vector<Block>> Allocate(Bytes size, Bytes unit) EXCLUDES(mutex_);
   void Free(const std::vector<Block>& blocks) EXCLUDES(mutex_);
 
+  // Asks that what lies under `blocks` be pinned next, in their order; does not block.
+  void Demand(const std::vector<Block>& blocks);
+  // Demands what lies under a block, or a part of one, and blocks until it is pinned. `interrupt`,
+  // which may be null, is called every few milliseconds; its error ends the wait.
+  //   the error of `interrupt`; RESOURCE_EXHAUSTED HOST_MEMORY_EXHAUSTED (the system gives no
+  //   more), THREADS_EXHAUSTED; what RegisterHost says. Asked again, it tries again.
+  Status AwaitPinned(const std::byte* data, Bytes size, const std::function<Status()>& interrupt);
+  bool IsPinned(const std::byte* data, Bytes size) const;
+  // Pins everything, in the background and without making others wait.
+  void StartPinning() { pinner_.StartBackground(); }
+
   Stats stats() const EXCLUDES(mutex_);
+  const PoolMemory& memory() const { return *memory_; }
 
  private:
-  struct Slab {
-    std::byte* data = nullptr;
-    Bytes size{};
-    void* map = nullptr;  // what was mapped for it, MapSize(size) bytes
-    RangeSet free;
-  };
-
-  // Takes what fits from the slabs there are; false and nothing taken if it is not enough.
-  bool TakeFromSlabs(Bytes size, Bytes unit, std::vector<Block>& blocks) REQUIRES(mutex_);
+  // Takes what fits from the first `slabs` slabs of the order; false and nothing taken if it is not
+  // enough.
+  bool TakeFromSlabs(size_t slabs, Bytes size, Bytes unit, std::vector<Block>& blocks)
+      REQUIRES(mutex_);
   void FreeLocked(const std::vector<Block>& blocks) REQUIRES(mutex_);
-  Status Grow(Bytes size) REQUIRES(growth_mutex_) EXCLUDES(mutex_);
 
-  static Bytes MapSize(Bytes slab);
-
-  Driver& driver_;
+  const std::unique_ptr<PoolMemory> memory_;
   const Bytes budget_;
-  Mutex growth_mutex_;  // held while a slab is pinned
+  Pinner pinner_;
   mutable Mutex mutex_;
-  std::map<std::byte*, Slab> slabs_ GUARDED_BY(mutex_);  // by address
-  Bytes pinned_ GUARDED_BY(mutex_){};
+  std::vector<RangeSet> free_ GUARDED_BY(mutex_);  // by slab
+  Pinner::Order order_ GUARDED_BY(mutex_);
   Bytes used_ GUARDED_BY(mutex_){};
 };
 

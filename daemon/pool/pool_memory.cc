@@ -1,0 +1,224 @@
+#include "daemon/pool/pool_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <utility>
+
+#include "daemon/log.h"
+
+namespace torpor {
+namespace {
+
+constexpr Bytes kHugePage = MiB(2);
+constexpr char kShmemEnabled[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+
+Status OutOfAddresses(Bytes size, int error) {
+  return ResourceExhausted("HOST_MEMORY_EXHAUSTED", "the system gives no addresses for " +
+                                                        FormatBytes(size) + " of host memory")
+      .With("requested_bytes", size.value())
+      .With("errno", error);
+}
+
+// Of all slabs, each with the gap behind it, and the gap before the first one.
+Bytes MapSize(Bytes stride, size_t slabs) {
+  return slabs == 0 ? Bytes(0) : stride * static_cast<int64_t>(slabs) + kHugePage;
+}
+
+// The first huge page that begins behind `address`.
+std::byte* AlignUp(void* address) {
+  const auto value = reinterpret_cast<uintptr_t>(address);
+  return reinterpret_cast<std::byte*>((value / kHugePage.size() + 1) * kHugePage.size());
+}
+
+// True if a touched byte of the file brings a whole huge page, which is what decides how fast the
+// pool can be pinned; settings only say what may be. The file is empty again afterwards.
+bool GivesHugePages(int fd) {
+  constexpr int kTries = 8;  // memory may be in pieces just there
+  const Bytes size = kHugePage * kTries;
+  const size_t map_size = (size + kHugePage).size();
+  if (::ftruncate(fd, size.value()) != 0) return false;
+  void* const map = ::mmap(nullptr, map_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (map == MAP_FAILED) return false;
+  bool huge = false;
+  void* const data =
+      ::mmap(AlignUp(map), size.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+  if (data != MAP_FAILED && ::madvise(data, size.size(), MADV_HUGEPAGE) == 0) {
+    const auto pages = static_cast<size_t>(kHugePage.value() / ::sysconf(_SC_PAGESIZE));
+    for (int i = 0; i < kTries && !huge; ++i) {
+      std::byte* const at = static_cast<std::byte*>(data) + i * kHugePage.value();
+      *const_cast<volatile std::byte*>(at) = std::byte{0};
+      std::string resident(pages, '\0');
+      huge =
+          ::mincore(at, kHugePage.size(), reinterpret_cast<unsigned char*>(resident.data())) == 0 &&
+          std::all_of(resident.begin(), resident.end(), [](char page) { return page & 1; });
+    }
+  }
+  ::munmap(map, map_size);
+  return ::ftruncate(fd, 0) == 0 && huge;
+}
+
+struct File {
+  UniqueFd fd;
+  bool huge = false;
+};
+
+Result<File> OpenMemfd() {
+  File file;
+  file.fd.Reset(::memfd_create("torpor-host-pool", MFD_CLOEXEC));
+  if (!file.fd.valid()) return ErrnoStatus(errno, "memfd_create");
+  file.huge = GivesHugePages(file.fd.get());
+  return file;
+}
+
+Result<File> OpenTmpfs(Bytes size) {
+  const UniqueFd context(::fsopen("tmpfs", FSOPEN_CLOEXEC));
+  if (!context.valid()) return ErrnoStatus(errno, "open a tmpfs (needs CAP_SYS_ADMIN)");
+  const auto set = [&](const char* key, const std::string& value) {
+    return ::fsconfig(context.get(), FSCONFIG_SET_STRING, key, value.c_str(), 0) == 0;
+  };
+  // The probe needs some room, too.
+  const Bytes room = std::max(RoundUp(size, kHugePage), MiB(64));
+  if (!set("huge", "always")) return ErrnoStatus(errno, "a tmpfs with huge pages");
+  if (!set("size", std::to_string(room.value())) || !set("mode", "0700") ||
+      ::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) {
+    return ErrnoStatus(errno, "make a tmpfs");
+  }
+  const UniqueFd mount(::fsmount(context.get(), FSMOUNT_CLOEXEC, 0));
+  if (!mount.valid()) return ErrnoStatus(errno, "mount a tmpfs");
+  // The file keeps the mount, which nothing else can reach.
+  File file;
+  file.fd.Reset(::openat(mount.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!file.fd.valid()) return ErrnoStatus(errno, "make a file in a tmpfs");
+  file.huge = GivesHugePages(file.fd.get());
+  return file;
+}
+
+Status Unavailable(const char* kind, const Status& why) {
+  return FailedPrecondition("POOL_MEMORY_UNAVAILABLE",
+                            std::string("no host pool of ") + kind + " memory: " + why.message())
+      .With("kind", kind);
+}
+
+std::string ShmemEnabled() {
+  std::string line;
+  std::ifstream file(kShmemEnabled);
+  std::getline(file, line);
+  return line.empty() ? "missing" : line;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PoolMemory>> PoolMemory::Reserve(PoolMemoryKind kind, Bytes size,
+                                                        Bytes slab) {
+  UniqueFd file;
+  std::string description = "anonymous";
+  const bool any = kind == PoolMemoryKind::kAuto;
+  std::string missed;
+  // `open` is tried; true if its file is the one to take.
+  const auto take = [&](const char* name, Result<File> opened) {
+    if (!opened.ok() || (any && !opened->huge)) {
+      missed += std::string(missed.empty() ? "" : "; ") + name + ": " +
+                (opened.ok() ? "no huge pages" : opened.status().message());
+      return false;
+    }
+    file = std::move(opened->fd);
+    description = std::string(name) + (opened->huge ? ", huge pages" : ", small pages");
+    return true;
+  };
+  if (kind == PoolMemoryKind::kMemfd || any) {
+    Result<File> memfd = OpenMemfd();
+    if (!any && !memfd.ok()) return Unavailable("memfd", memfd.status());
+    if (take("memfd", std::move(memfd)) && description == "memfd, small pages") {
+      log::Warning("host pool: the memfd has small pages, so it is pinned slowly ({} is \"{}\")",
+                   kShmemEnabled, ShmemEnabled());
+    }
+  }
+  if (kind == PoolMemoryKind::kTmpfs || (any && !file.valid())) {
+    Result<File> tmpfs = OpenTmpfs(size);
+    if (!any && !tmpfs.ok()) return Unavailable("tmpfs", tmpfs.status());
+    if (take("tmpfs", std::move(tmpfs)) && description == "tmpfs, small pages") {
+      log::Warning("host pool: the tmpfs has small pages, so it is pinned slowly");
+    }
+  }
+  if (any && !file.valid()) {
+    log::Warning(
+        "host pool: anonymous memory, which does not outlive this process ({}). Write \"advise\" "
+        "to {} or give the daemon CAP_SYS_ADMIN",
+        missed, kShmemEnabled);
+  }
+  std::unique_ptr<PoolMemory> memory(
+      new PoolMemory(std::move(file), std::move(description), size, slab));
+  TORPOR_RETURN_IF_ERROR(memory->Map());
+  return memory;
+}
+
+PoolMemory::PoolMemory(UniqueFd file, std::string description, Bytes size, Bytes slab)
+    : file_(std::move(file)),
+      description_(std::move(description)),
+      size_(size),
+      slab_(slab),
+      stride_(RoundUp(slab, kHugePage) + kHugePage),
+      slabs_(static_cast<size_t>(RoundUp(size, slab).value() / slab.value())) {}
+
+Status PoolMemory::Map() {
+  if (slabs_ == 0) return Status::Ok();
+  if (file_.valid() && ::ftruncate(file_.get(), size_.value()) != 0) {
+    return OutOfAddresses(size_, errno);
+  }
+  void* const map = ::mmap(nullptr, MapSize(stride_, slabs_).size(), PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED) return OutOfAddresses(size_, errno);
+  map_ = map;
+  base_ = AlignUp(map);
+  for (size_t i = 0; i < slabs_; ++i) {
+    const int flags = file_.valid() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    const off_t offset = file_.valid() ? static_cast<off_t>(i) * slab_.value() : 0;
+    if (::mmap(data(i), this->size(i).size(), PROT_READ | PROT_WRITE, flags | MAP_FIXED,
+               file_.get(), offset) == MAP_FAILED) {
+      return OutOfAddresses(size_, errno);
+    }
+    ::madvise(data(i), this->size(i).size(), MADV_HUGEPAGE);
+    ::madvise(data(i), this->size(i).size(), MADV_DONTDUMP);
+  }
+  return Status::Ok();
+}
+
+PoolMemory::~PoolMemory() {
+  if (map_ != nullptr) ::munmap(map_, MapSize(stride_, slabs_).size());
+}
+
+Bytes PoolMemory::size(size_t slab) const {
+  return std::min(slab_, size_ - slab_ * static_cast<int64_t>(slab));
+}
+
+Status PoolMemory::Populate(size_t slab, Bytes offset, Bytes size) const {
+  std::byte* const from = data(slab) + offset.value();
+  int error = 0;
+  do {
+    error = ::madvise(from, size.size(), MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+  } while (error == EINTR || error == EAGAIN);
+  if (error == 0) return Status::Ok();
+  if (error == EINVAL) {  // before Linux 5.14
+    const int64_t page = ::sysconf(_SC_PAGESIZE);
+    for (int64_t at = 0; at < size.value(); at += page) {
+      auto* const byte = const_cast<volatile std::byte*>(from + at);
+      *byte = *byte;
+    }
+    return Status::Ok();
+  }
+  return ResourceExhausted("HOST_MEMORY_EXHAUSTED", "the system gives no more host memory")
+      .With("requested_bytes", size.value())
+      .With("errno", error);
+}
+
+void PoolMemory::Drop(size_t slab) const {
+  ::madvise(data(slab), size(slab).size(), file_.valid() ? MADV_REMOVE : MADV_DONTNEED);
+}
+
+}  // namespace torpor
