@@ -20,6 +20,7 @@ namespace torpor {
   F(DeviceGetAttribute, 2000)            \
   F(DeviceGetCount, 2000)                \
   F(DeviceGetName, 2000)                 \
+  F(DeviceGetPCIBusId, 4010)             \
   F(DeviceGetUuid, 11040)                \
   F(DevicePrimaryCtxGetState, 7000)      \
   F(DevicePrimaryCtxRelease, 11000)      \

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
+#include <fstream>
 #include <iterator>
 #include <utility>
 
@@ -87,6 +89,18 @@ Result<CUdevice> FindDevice(const CudaApi& api, const CudaDriver::Options& optio
       .With("device_count", count);
 }
 
+// -1: the kernel does not say.
+int NumaNode(const CudaApi& api, CUdevice device) {
+  char bus_id[32] = {};
+  if (api.DeviceGetPCIBusId(bus_id, sizeof bus_id, device) != CUDA_SUCCESS) return -1;
+  std::string folder(bus_id);
+  std::transform(folder.begin(), folder.end(), folder.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::ifstream file("/sys/bus/pci/devices/" + folder + "/numa_node");
+  int node = -1;
+  return file >> node && node >= 0 ? node : -1;
+}
+
 Result<int> Attribute(const CudaApi& api, CUdevice_attribute attribute, CUdevice device) {
   int value = 0;
   TORPOR_RETURN_IF_ERROR(
@@ -151,6 +165,7 @@ Status CudaDriver::Describe() {
   size_t total = 0;
   TORPOR_RETURN_IF_ERROR(api_.Translate(api_.DeviceTotalMem(&total, ordinal_), "cuDeviceTotalMem"));
   device_.total = Bytes(static_cast<int64_t>(total));
+  device_.numa_node = NumaNode(api_, ordinal_);
   const CUmemAllocationProp properties = AllocationProperties(ordinal_, rdma_capable_);
   size_t granularity = 0;
   TORPOR_RETURN_IF_ERROR(api_.Translate(

@@ -28,6 +28,7 @@ struct DeviceInfo {
   Bytes granularity{};  // sizes, offsets and mapped addresses are multiples of it
   // Device memory that this process's own context takes, as measured when it came up; -1: unknown.
   Bytes context{-1};
+  int numa_node = -1;  // of the host memory that is nearest; -1: unknown, or all alike
 };
 
 struct MemoryInfo {
