@@ -172,6 +172,9 @@ TEST(CudaDriverTest, CapturesGoOn) {
     EXPECT_THAT(driver->CopyToHost(copies, host.data() + MiB(3).size(), address, Bytes(100)),
                 IsOk());
     EXPECT_THAT(driver->Clear(copies, address, MiB(2)), IsOk());
+    EXPECT_THAT(
+        driver->Digest(copies, reinterpret_cast<PartDigest*>(page), address, MiB(2), Bytes(0)),
+        IsOk());
     EXPECT_THAT(driver->WaitEvent(*driver->RecordEvent(copies)), IsOk());
     EXPECT_THAT(driver->GetMemoryInfo(), IsOk());
     EXPECT_THAT(driver->UnregisterHost(page), IsOk());
