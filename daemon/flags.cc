@@ -29,6 +29,36 @@ Status ParseDriver(std::string_view text, DriverChoice& driver) {
   return Status::Ok();
 }
 
+Status ParsePoolMemory(std::string_view text, PoolMemoryKind& kind) {
+  if (text == "auto") {
+    kind = PoolMemoryKind::kAuto;
+  } else if (text == "memfd") {
+    kind = PoolMemoryKind::kMemfd;
+  } else if (text == "tmpfs") {
+    kind = PoolMemoryKind::kTmpfs;
+  } else if (text == "anonymous") {
+    kind = PoolMemoryKind::kAnonymous;
+  } else {
+    return InvalidArgument(
+        "BAD_FLAG", "\"" + std::string(text) + "\" is neither auto, memfd, tmpfs nor anonymous");
+  }
+  return Status::Ok();
+}
+
+Status ParsePinPool(std::string_view text, PinChoice& choice) {
+  if (text == "auto") {
+    choice = PinChoice::kAuto;
+  } else if (text == "background") {
+    choice = PinChoice::kBackground;
+  } else if (text == "on_demand") {
+    choice = PinChoice::kOnDemand;
+  } else {
+    return InvalidArgument(
+        "BAD_FLAG", "\"" + std::string(text) + "\" is neither auto, background nor on_demand");
+  }
+  return Status::Ok();
+}
+
 Status ParseAutoBytes(std::string_view text, std::optional<Bytes>& bytes) {
   bytes.reset();
   if (text == "auto") return Status::Ok();
@@ -72,6 +102,15 @@ FlagSet MakeFlagSet(Flags& flags) {
           "budget of the pinned host memory for sleeping segments; auto is half of what the "
           "machine and the cgroup have available (default auto)",
           [&](std::string_view value) { return ParseAutoBytes(value, flags.host_pool); });
+  set.Add("pool_memory", "auto|memfd|tmpfs|anonymous",
+          "what the host pool is made of: shared memory in a memfd or in a tmpfs of its own, or "
+          "memory of the process; auto takes the first of them that comes with huge pages "
+          "(default auto)",
+          [&](std::string_view value) { return ParsePoolMemory(value, flags.pool_memory); });
+  set.Add("pin_pool", "auto|background|on_demand",
+          "when the host pool is pinned: from the start on, in the background, or as sleeps need "
+          "it; auto is background with CUDA (default auto)",
+          [&](std::string_view value) { return ParsePinPool(value, flags.pin_pool); });
   set.Add("safety_reserve", "SIZE|auto",
           "device memory that is never promised; auto is 1 % of the device, at most 512MiB "
           "(default auto)",

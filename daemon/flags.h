@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "daemon/log.h"
+#include "daemon/pool/pool_memory.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/base/units.h"
@@ -15,6 +16,7 @@
 namespace torpor {
 
 enum class DriverChoice { kAuto, kCuda, kHost };
+enum class PinChoice { kAuto, kBackground, kOnDemand };
 
 // A TCP address that only this machine reaches.
 struct ListenAddress {
@@ -31,7 +33,9 @@ struct Flags {
   std::string device;       // CUDA: UUID or ordinal; host: a name; empty: the default
   std::string runtime_dir;  // empty: DefaultRuntimeDir()
   std::optional<ListenAddress> listen;
-  std::optional<Bytes> host_pool;       // none: chosen at the start
+  std::optional<Bytes> host_pool;  // none: chosen at the start
+  PoolMemoryKind pool_memory = PoolMemoryKind::kAuto;
+  PinChoice pin_pool = PinChoice::kAuto;
   std::optional<Bytes> safety_reserve;  // none: chosen at the start
   bool require_reservation = false;
   Duration worker_deadline = seconds(5);

@@ -21,22 +21,26 @@ TEST(FlagsTest, Defaults) {
   EXPECT_EQ(flags->host_device_memory, GiB(1));
   EXPECT_EQ(flags->socket_mode, 0660U);
   EXPECT_FALSE(flags->host_pool.has_value());
+  EXPECT_EQ(flags->pool_memory, PoolMemoryKind::kAuto);
+  EXPECT_EQ(flags->pin_pool, PinChoice::kAuto);
   EXPECT_FALSE(flags->listen.has_value());
 }
 
 TEST(FlagsTest, TakesAll) {
   const Result<Flags> flags =
       ParseFlags({"--driver=host", "--device", "host-7", "--runtime_dir=/tmp/x", "--listen=[::1]:0",
-                  "--host_pool=64GiB", "--safety_reserve=auto", "--require_reservation",
-                  "--worker_deadline=250ms", "--default_deadline=1h", "--shutdown_deadline=1s",
-                  "--host_device_memory=256MiB", "--host_granularity=64KiB", "--socket_mode=0600",
-                  "--log_level=debug"});
+                  "--host_pool=64GiB", "--pool_memory=tmpfs", "--pin_pool=on_demand",
+                  "--safety_reserve=auto", "--require_reservation", "--worker_deadline=250ms",
+                  "--default_deadline=1h", "--shutdown_deadline=1s", "--host_device_memory=256MiB",
+                  "--host_granularity=64KiB", "--socket_mode=0600", "--log_level=debug"});
   ASSERT_THAT(flags, IsOk());
   EXPECT_EQ(flags->driver, DriverChoice::kHost);
   EXPECT_EQ(flags->device, "host-7");
   EXPECT_EQ(flags->runtime_dir, "/tmp/x");
   EXPECT_EQ(flags->listen->ToString(), "[::1]:0");
   EXPECT_EQ(flags->host_pool, GiB(64));
+  EXPECT_EQ(flags->pool_memory, PoolMemoryKind::kTmpfs);
+  EXPECT_EQ(flags->pin_pool, PinChoice::kOnDemand);
   EXPECT_FALSE(flags->safety_reserve.has_value());
   EXPECT_TRUE(flags->require_reservation);
   EXPECT_EQ(flags->worker_deadline, milliseconds(250));
@@ -51,7 +55,8 @@ TEST(FlagsTest, TakesAll) {
 TEST(FlagsTest, RefusalsAreOneLineThatNamesTheFlag) {
   for (const std::string flag :
        {"--driver=gpu", "--listen=0.0.0.0:1", "--listen=localhost:1", "--host_pool=lots",
-        "--host_pool=-1", "--safety_reserve=1XB", "--worker_deadline=5", "--default_deadline=0s",
+        "--host_pool=-1", "--pool_memory=hugetlb", "--pin_pool=never", "--safety_reserve=1XB",
+        "--worker_deadline=5", "--default_deadline=0s",
         "--host_device_memory=", "--socket_mode=0990", "--socket_mode=0066", "--socket_mode=17777",
         "--log_level=loud", "--require_reservation=maybe", "--no_such_flag"}) {
     const Result<Flags> flags = ParseFlags({flag});

@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <vector>
 
 namespace torpor {
 namespace {
@@ -41,18 +42,26 @@ int64_t ReadKey(const std::string& path, const std::string& key) {
   return 0;
 }
 
+// Where a version of cgroups says what.
+struct GroupFiles {
+  std::string mount;
+  std::vector<std::string> limits;  // each of them holds
+  std::string usage;
+  std::string cache_key;  // in memory.stat
+};
+
 // What is left under the limits of `group` (as "/a/b") and of the groups above it.
-int64_t LeftInGroup(const std::string& mount, std::string group, const char* limit_file,
-                    const char* usage_file, const char* cache_key) {
+int64_t LeftInGroup(const GroupFiles& files, std::string group) {
   int64_t left = std::numeric_limits<int64_t>::max();
   while (true) {
-    const std::string folder = mount + (group == "/" ? "" : group) + "/";
-    const std::optional<int64_t> limit = ReadNumber(folder + limit_file);
-    if (limit.has_value()) {
+    const std::string folder = files.mount + (group == "/" ? "" : group) + "/";
+    for (const std::string& file : files.limits) {
+      const std::optional<int64_t> limit = ReadNumber(folder + file);
+      if (!limit.has_value()) continue;
       // The page cache counts as used and yet gives way.
-      const int64_t cache = ReadKey(folder + "memory.stat", cache_key);
+      const int64_t cache = ReadKey(folder + "memory.stat", files.cache_key);
       const int64_t used =
-          std::max<int64_t>(ReadNumber(folder + usage_file).value_or(0) - cache, 0);
+          std::max<int64_t>(ReadNumber(folder + files.usage).value_or(0) - cache, 0);
       left = std::min(left, std::max<int64_t>(*limit - used, 0));
     }
     if (group.empty() || group == "/") return left;
@@ -80,12 +89,21 @@ Result<Bytes> AvailableHostMemory(const std::string& root) {
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const std::string path = line.substr(second + 1);
     if (controllers == ",,") {
-      left = std::min(left, LeftInGroup(root + "/sys/fs/cgroup", path, "memory.max",
-                                        "memory.current", "inactive_file"));
+      // Beyond memory.high a group is not refused memory, but slowed down to a crawl. Beside v1 the
+      // tree lies in a folder of its own.
+      for (const char* mount : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
+        left = std::min(
+            left,
+            LeftInGroup(
+                {root + mount, {"memory.max", "memory.high"}, "memory.current", "inactive_file"},
+                path));
+      }
     } else if (controllers.find(",memory,") != std::string::npos) {
-      left =
-          std::min(left, LeftInGroup(root + "/sys/fs/cgroup/memory", path, "memory.limit_in_bytes",
-                                     "memory.usage_in_bytes", "total_inactive_file"));
+      left = std::min(left, LeftInGroup({root + "/sys/fs/cgroup/memory",
+                                         {"memory.limit_in_bytes"},
+                                         "memory.usage_in_bytes",
+                                         "total_inactive_file"},
+                                        path));
     }
   }
   return Bytes(left);

@@ -46,6 +46,26 @@ TEST_F(HostMemoryTest, CgroupV2) {
   EXPECT_EQ(*AvailableHostMemory(root_), Bytes(0));
 }
 
+// A group above another one limits it, too, and a limit that only slows down is one.
+TEST_F(HostMemoryTest, CgroupV2High) {
+  Write("/proc/meminfo", kMemInfo);
+  Write("/proc/self/cgroup", "0::/a/b\n");
+  Write("/sys/fs/cgroup/a/memory.max", "max\n");
+  Write("/sys/fs/cgroup/a/memory.high", "2147483648\n");
+  Write("/sys/fs/cgroup/a/memory.current", "1073741824\n");
+  Write("/sys/fs/cgroup/a/b/memory.max", "4294967296\n");
+  EXPECT_EQ(*AvailableHostMemory(root_), GiB(1));
+}
+
+TEST_F(HostMemoryTest, CgroupV2BesideV1) {
+  Write("/proc/meminfo", kMemInfo);
+  Write("/proc/self/cgroup", "4:memory:/g\n0::/u\n");
+  Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "4294967296\n");
+  EXPECT_EQ(*AvailableHostMemory(root_), GiB(4));
+  Write("/sys/fs/cgroup/unified/u/memory.max", "1073741824\n");
+  EXPECT_EQ(*AvailableHostMemory(root_), GiB(1));
+}
+
 TEST_F(HostMemoryTest, CgroupV1) {
   Write("/proc/meminfo", kMemInfo);
   Write("/proc/self/cgroup", "5:cpu:/x\n4:hugetlb,memory:/g\n1:name=systemd:/\n");

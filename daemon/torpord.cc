@@ -76,6 +76,8 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
   options.socket_mode = flags.socket_mode;
   TORPOR_ASSIGN_OR_RETURN(options.host_pool, ChooseHostPool(flags));
   TORPOR_ASSIGN_OR_RETURN(options.safety_reserve, ChooseSafetyReserve(flags, device.total));
+  options.pool_memory = flags.pool_memory;
+  options.available_memory = [] { return AvailableHostMemory(); };
   options.require_reservation = flags.require_reservation;
   options.worker_deadline = flags.worker_deadline;
   InProcessKeeper keeper;
@@ -86,14 +88,18 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
       const std::unique_ptr<ControlServer> server,
       ControlServer::Start(service, {dir.control_socket(), flags.socket_mode, flags.listen}));
 
-  log::Info("host pool {}, safety reserve {}, device context {}", FormatBytes(options.host_pool),
-            FormatBytes(options.safety_reserve),
+  log::Info("host pool {} ({}), safety reserve {}, device context {}",
+            FormatBytes(options.host_pool), core->pool_kind(), FormatBytes(options.safety_reserve),
             device.context < Bytes(0) ? "unknown" : FormatBytes(device.context));
   std::printf("torpord %s serves %s (%s, %s, %s) at %s and %s%s\n", Version(), device.uuid.c_str(),
               device.kind.c_str(), device.name.c_str(), FormatBytes(device.total).c_str(),
               dir.control_socket().c_str(), dir.worker_socket().c_str(),
               server->listen().has_value() ? (", " + server->listen()->ToString()).c_str() : "");
   std::fflush(stdout);
+  if (flags.pin_pool == PinChoice::kBackground ||
+      (flags.pin_pool == PinChoice::kAuto && device.kind == "cuda")) {
+    core->StartPinning();
+  }
 
   int signal = 0;
   while (::sigwait(&stop_signals, &signal) != 0) {

@@ -76,9 +76,17 @@ Admission::Options ForAdmission(const Core::Options& options, EventLog& events) 
   return chosen;
 }
 
+Pinner::Options ForPinner(const Driver& driver, const Core::Options& options) {
+  Pinner::Options chosen;
+  chosen.numa_node = driver.device().numa_node;
+  chosen.available = options.available_memory;
+  return chosen;
+}
+
 }  // namespace
 
-Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& options)
+Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& options,
+           std::unique_ptr<PoolMemory> pool)
     : driver_(driver),
       keeper_(keeper),
       clock_(clock),
@@ -91,7 +99,7 @@ Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& op
           ForAdmission(options, events_),
           [this](auto accuracy) { return memory_.Measure(accuracy); }, clock,
           [this] { return inventory_.Holders(); }),
-      pool_(driver, options.host_pool),
+      pool_(driver, std::move(pool), ForPinner(driver, options)),
       context_{memory_,    inventory_, admission_,
                pool_,      nullptr,    keeper,
                directory_, &tasks_,    options.worker_deadline,
@@ -99,7 +107,11 @@ Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& op
 
 Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const Clock& clock,
                                            const Options& options) {
-  std::unique_ptr<Core> core(new Core(driver, keeper, clock, options));
+  TORPOR_ASSIGN_OR_RETURN(
+      auto pool, PoolMemory::Reserve(options.pool_memory,
+                                     options.host_pool - options.host_pool % HostPool::kUnit,
+                                     HostPool::kSlab));
+  std::unique_ptr<Core> core(new Core(driver, keeper, clock, options, std::move(pool)));
   TORPOR_ASSIGN_OR_RETURN(core->transfer_, TransferEngine::Create(driver));
   core->context_.transfer = core->transfer_.get();
   TORPOR_ASSIGN_OR_RETURN(core->server_,

@@ -19,6 +19,8 @@
 #include "daemon/operation/tasks.h"
 #include "daemon/pool/host_pool.h"
 #include "daemon/session/worker_link.h"
+#include "daemon/pool/pinner.h"
+#include "daemon/pool/pool_memory.h"
 #include "daemon/session/worker_server.h"
 #include "daemon/transfer/transfer.h"
 #include "lib/base/cancel_token.h"
@@ -72,6 +74,9 @@ class Core final : public WorkerServer::Handler {
     std::string worker_socket;  // path
     mode_t socket_mode = 0660;
     Bytes host_pool{};
+    PoolMemoryKind pool_memory = PoolMemoryKind::kAnonymous;
+    // Of the host; asked before more of the pool is pinned. None: not asked.
+    std::function<Result<Bytes>()> available_memory;
     Bytes safety_reserve{};
     bool require_reservation = false;
     Duration worker_deadline = seconds(5);  // for each answer of a worker
@@ -86,6 +91,11 @@ class Core final : public WorkerServer::Handler {
   // Ends the connections of all workers and takes no new ones, so that operations under way fail
   // soon; what workers have mapped stays theirs. Once or more, by one thread.
   void Stop();
+
+  // Pins the host pool in the background from now on, instead of when sleeps need it.
+  void StartPinning() { pool_.StartPinning(); }
+  // What the host pool is made of, as "tmpfs, huge pages".
+  const std::string& pool_kind() const { return pool_.memory().description(); }
 
   // A result for each selected worker, or the error that all of them share.
   //   INVALID_ARGUMENT EMPTY_SELECTOR, CONTRADICTORY_SELECTOR, BAD_TAG, BAD_LEVEL, POLICY_MISSING,
@@ -107,7 +117,8 @@ class Core final : public WorkerServer::Handler {
   EventLog& events() { return events_; }
 
  private:
-  Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& options);
+  Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& options,
+       std::unique_ptr<PoolMemory> pool);
 
   // --- WorkerServer::Handler
   Result<wire::HelloReply> OnHello(const wire::Hello& hello, const net::PeerCredentials& peer,

@@ -267,6 +267,12 @@ void FromReport(const UsageReport& report, const Now& now, v1::UsageResponse& re
   pool.set_pinned_bytes(report.pool.pinned.value());
   pool.set_used_bytes(report.pool.used.value());
   pool.set_promised_bytes(report.pool_promised.value());
+  pool.set_kind(report.pool.kind);
+  pool.set_pinning(report.pool.pinning);
+  pool.set_refused_bytes(report.pool.refused.value());
+  if (!report.pool.last_error.ok()) {
+    *pool.mutable_pinning_error() = ToRpcStatus(report.pool.last_error);
+  }
   for (const WorkerStats& worker : report.workers) FromWorker(worker, *response.add_workers());
   for (const ReservationStats& reservation : report.reservations) {
     FromReservation(reservation, now, *response.add_reservations());

@@ -212,6 +212,10 @@ TEST(ConversionsTest, Report) {
   report.budget.overcommitted = MiB(3);
   report.pool.budget = GiB(2);
   report.pool.used = MiB(5);
+  report.pool.kind = "tmpfs, huge pages";
+  report.pool.pinning = true;
+  report.pool.refused = MiB(9);
+  report.pool.last_error = ResourceExhausted("HOST_MEMORY_NOT_PINNED", "refused");
   report.pool_promised = MiB(7);
   WorkerStats worker;
   worker.info.id = WorkerId(4);
@@ -235,6 +239,10 @@ TEST(ConversionsTest, Report) {
   EXPECT_EQ(response.device().overcommitted_bytes(), 3 << 20);
   EXPECT_EQ(response.host_pool().used_bytes(), 5 << 20);
   EXPECT_EQ(response.host_pool().promised_bytes(), 7 << 20);
+  EXPECT_EQ(response.host_pool().kind(), "tmpfs, huge pages");
+  EXPECT_TRUE(response.host_pool().pinning());
+  EXPECT_EQ(response.host_pool().refused_bytes(), 9 << 20);
+  EXPECT_EQ(response.host_pool().pinning_error().code(), 8);
   ASSERT_EQ(response.workers_size(), 1);
   const v1::WorkerUsage& usage = response.workers(0);
   EXPECT_EQ(usage.id(), "w-4");
