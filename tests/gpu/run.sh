@@ -2,15 +2,19 @@
 # The tests and measurements that need an NVIDIA GPU.
 #
 #   TORPOR_BUNDLE=DIR|TARBALL tests/gpu/run.sh [--out DIR] [SECTION...]
+#     [--peers=all|none|PEER:LOAD,...] [--tms-wheel=FILE] [--bench=FLAG]
 #
 # Sections, each done in less than 8 minutes; all without any:
+#   bench     sleeps and wakes, beside those of the peers; --bench= passes a
+#             flag to bench_sleep, as in --bench=--loads=seed,b14
 #   contract  the driver's contract suite on CudaDriver
 #   demo      deploy/demo.sh, on a small checkpoint and on one of 1 GiB
 #   faults    workers that are killed, awake and asleep
 #   pytorch   a PyTorch transformer of two billion parameters
 #
 # Needs the NVIDIA driver and, but for contract, Python with numpy, safetensors;
-# for pytorch also torch, transformers, nvidia-ml-py (TORPOR_PYTHON names it).
+# for peers torch; for pytorch also transformers, nvidia-ml-py (TORPOR_PYTHON
+# names it).
 # Logs and figures go to DIR (default $OUT, else gpu-results).
 set -uo pipefail
 
@@ -18,20 +22,23 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${TORPOR_PYTHON:-python3}
 out=${OUT:-gpu-results}
 sections=()
+bench=()
 
-usage() { sed -n '2,15s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,19s/^# \{0,1\}//p' "$0"; }
 
 while [ $# -gt 0 ]; do
   case $1 in
     --out) out=${2:?--out needs a folder}; shift ;;
     --out=*) out=${1#--out=} ;;
+    --peers=* | --tms-wheel=*) bench+=("$1") ;;
+    --bench=*) bench+=("${1#--bench=}") ;;
     -h | --help) usage; exit 0 ;;
-    contract | demo | faults | pytorch) sections+=("$1") ;;
+    bench | contract | demo | faults | pytorch) sections+=("$1") ;;
     *) usage >&2; exit 2 ;;
   esac
   shift
 done
-[ ${#sections[@]} -gt 0 ] || sections=(contract demo faults pytorch)
+[ ${#sections[@]} -gt 0 ] || sections=(bench contract demo faults pytorch)
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -68,6 +75,7 @@ summary=$out/summary.md
 failed=0
 for section in "${sections[@]}"; do
   case $section in
+    bench) command=("$here/bench.sh" --out "$out" "${bench[@]}") ;;
     contract | demo) command=("$here/$section.sh") ;;
     faults) command=("$python" "$here/faults.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     pytorch) command=("$python" "$here/pytorch_sleep.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
