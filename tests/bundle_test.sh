@@ -14,7 +14,8 @@ root=$(echo "$folder"/*)
 [ "$(stat -Lc %s "$tarball")" -le $((25 << 20)) ] || bad "larger than 25 MiB"
 
 for file in LICENSE include/torpor.h include/torpor.hpp lib/libtorpor.so bin/torpord \
-  bin/torporctl bin/demo_worker bin/driver_contract_gpu bin/cuda_driver_gpu; do
+  bin/torporctl bin/demo_worker bin/bench_sleep lib/libpeer_cumem.so bin/driver_contract_gpu \
+  bin/cuda_driver_gpu; do
   [ -f "$root/$file" ] || bad "no $file"
 done
 
@@ -32,7 +33,7 @@ for file in "$root"/bin/* "$root"/lib/*; do
 done
 
 version=$(basename "$root" | sed -E 's/^torpor-([0-9.]+)-.*/\1/')
-for program in torpord torporctl demo_worker; do
+for program in torpord torporctl demo_worker bench_sleep; do
   said=$("$root/bin/$program" --version)
   [ "$said" = "$program $version" ] || bad "$program --version says: $said"
 done
