@@ -190,6 +190,7 @@ Result<std::vector<WorkerOutcome>> Core::Sleep(const SleepCommand& command) {
   spec.force = command.force;
   spec.deadline = command.deadline;
   spec.cancel = command.cancel;
+  spec.again = command.again;
   std::vector<WorkerOutcome> outcomes =
       RunOnAll(workers, [&](WorkerId worker) { return RunSleep(context_, worker, spec); });
   TORPOR_RETURN_IF_ERROR(SharedFailure(outcomes));
@@ -211,6 +212,7 @@ Result<std::vector<WorkerOutcome>> Core::WakeUp(const WakeCommand& command) {
   spec.reservation = command.reservation;
   spec.deadline = command.deadline;
   spec.cancel = command.cancel;
+  spec.again = command.again;
   std::vector<WorkerOutcome> outcomes =
       RunOnAll(workers, [&](WorkerId worker) { return RunWake(context_, worker, spec); });
   TORPOR_RETURN_IF_ERROR(SharedFailure(outcomes));

@@ -31,7 +31,8 @@
 
 namespace torpor {
 
-// Which segments: of `workers` (ids as "w-7", or names) and `tags`, empty meaning every one; or all.
+// Which segments: of `workers` (ids as "w-7", or names) and `tags`, empty meaning every one; or
+// all.
 struct Selector {
   std::vector<std::string> workers;
   std::vector<std::string> tags;
@@ -40,11 +41,12 @@ struct Selector {
 
 struct SleepCommand {
   Selector selector;
-  int32_t level = 0;                            // 1 or 2, or
+  int32_t level = 0;                             // 1 or 2, or
   std::map<std::string, wire::Policy> policies;  // by tag; a selected tag not named is kept
   bool force = false;
   TimePoint deadline;
   const CancelToken* cancel = nullptr;  // before the commit; none: only the deadline ends it
+  bool again = false;                   // waits for the roll back of what another caller gave up
 };
 
 struct WakeCommand {
@@ -53,6 +55,7 @@ struct WakeCommand {
   std::string reservation;
   TimePoint deadline;
   const CancelToken* cancel = nullptr;  // likewise
+  bool again = false;                   // likewise
 };
 
 struct UsageReport {
@@ -65,9 +68,9 @@ struct UsageReport {
   std::vector<WaiterStats> queue;  // in its order
 };
 
-// One daemon's worth of everything, without flags and without gRPC: owns the books, the pool and the
-// worker socket; borrows driver, keeper and clock, which must outlive it. Thread-safe; Sleep and
-// WakeUp block for as long as they take.
+// One daemon's worth of everything, without flags and without gRPC: owns the books, the pool and
+// the worker socket; borrows driver, keeper and clock, which must outlive it. Thread-safe; Sleep
+// and WakeUp block for as long as they take.
 class Core final : public WorkerServer::Handler {
  public:
   struct Options {
@@ -165,7 +168,7 @@ class Core final : public WorkerServer::Handler {
   Mutex handover_mutex_;
   CondVar handed_over_;
   std::set<SegmentId> handovers_ GUARDED_BY(handover_mutex_);  // answers being sent
-  std::thread queue_;  // serves those that wait for memory
+  std::thread queue_;                                          // serves those that wait for memory
 };
 
 }  // namespace torpor

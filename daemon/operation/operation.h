@@ -54,7 +54,7 @@ struct WorkerOutcome {
   std::string name;
   Status status;  // not OK: everything is, or will be, as it was
   int64_t segments = 0;
-  Bytes device{};     // freed by a sleep, taken by a wake
+  Bytes device{};  // freed by a sleep, taken by a wake
   Bytes copied{};
   Bytes discarded{};  // dropped by a sleep, cleared by a wake
   PhaseTimes times;
@@ -69,6 +69,7 @@ struct SleepSpec {
   bool own = false;  // by the worker's own call
   TimePoint deadline;
   const CancelToken* cancel = nullptr;  // before the commit; none: only the deadline ends it
+  bool again = false;                   // waits for the roll back of what another caller gave up
 };
 
 // Puts one worker's segments to sleep. The steps, and what a failure at each leaves:
@@ -89,6 +90,7 @@ struct WakeSpec {
   std::string reservation;         // empty: the worker's own if it has room, else the free budget
   TimePoint deadline;
   const CancelToken* cancel = nullptr;  // as in SleepSpec
+  bool again = false;                   // likewise
 };
 
 // Gives one worker's sleeping segments their memory back:

@@ -5,7 +5,7 @@
 namespace torpor {
 
 WorkerOutcome SharedRuns::Do(WorkerId worker, const std::string& wish, TimePoint deadline,
-                             const CancelToken* cancel, const Run& run) {
+                             const CancelToken* cancel, const Run& run, bool again) {
   const Key key(worker, wish);
   for (;;) {
     std::shared_ptr<Shared> shared;
@@ -15,15 +15,24 @@ WorkerOutcome SharedRuns::Do(WorkerId worker, const std::string& wish, TimePoint
       std::shared_ptr<Shared>& running = running_[key];
       leads = running == nullptr;
       if (leads) {
-        running = std::make_shared<Shared>(deadline);
+        running = std::make_shared<Shared>(deadline, ended_);
       } else {
         ++running->callers;
       }
       shared = running;
     }
-    if (leads) return Lead(key, shared, cancel, run);
-    const std::optional<WorkerOutcome> outcome = Join(worker, *shared, deadline, cancel);
-    if (outcome.has_value()) return *outcome;
+    std::optional<WorkerOutcome> outcome =
+        leads ? Lead(key, shared, cancel, run) : Join(worker, *shared, deadline, cancel);
+    if (!outcome.has_value()) {
+      again = true;
+      continue;
+    }
+    if (!again || outcome->status.reason() != "ROLLBACK_PENDING") return *outcome;
+    const Status ended = WaitForEnd(shared->ended_before, deadline, cancel);
+    if (!ended.ok()) {
+      outcome->status = ended;
+      return *outcome;
+    }
   }
 }
 
@@ -31,6 +40,12 @@ void SharedRuns::Close(WorkerId worker) {
   MutexLock lock(mutex_);
   auto it = running_.lower_bound({worker, ""});
   while (it != running_.end() && it->first.first == worker) it = running_.erase(it);
+}
+
+void SharedRuns::Ended() {
+  MutexLock lock(mutex_);
+  ++ended_;
+  changed_.NotifyAll();
 }
 
 WorkerOutcome SharedRuns::Lead(const Key& key, const std::shared_ptr<Shared>& shared,
@@ -44,7 +59,11 @@ WorkerOutcome SharedRuns::Lead(const Key& key, const std::shared_ptr<Shared>& sh
   const auto running = running_.find(key);
   if (running != running_.end() && running->second == shared) running_.erase(running);
   shared->outcome = outcome;
-  ended_.NotifyAll();
+  const Code code = outcome.status.code();
+  shared->given_up =
+      code == Code::kCancelled ||
+      (code == Code::kDeadlineExceeded && std::chrono::steady_clock::now() >= shared->deadline);
+  changed_.NotifyAll();
   return outcome;
 }
 
@@ -52,7 +71,7 @@ std::optional<WorkerOutcome> SharedRuns::Join(WorkerId worker, Shared& shared, T
                                               const CancelToken* cancel) {
   const CancelToken::Callback wake(cancel, [this] {
     MutexLock lock(mutex_);
-    ended_.NotifyAll();
+    changed_.NotifyAll();
   });
   WorkerOutcome left;
   left.worker = worker;
@@ -61,18 +80,26 @@ std::optional<WorkerOutcome> SharedRuns::Join(WorkerId worker, Shared& shared, T
     while (!shared.outcome.has_value()) {
       left.status = CheckWanted(deadline, cancel);
       if (!left.status.ok()) break;
-      ended_.WaitUntil(mutex_, deadline);
+      changed_.WaitUntil(mutex_, deadline);
     }
-    if (shared.outcome.has_value()) {
-      const Code code = shared.outcome->status.code();
-      const bool late = std::chrono::steady_clock::now() >= shared.deadline;
-      if (code == Code::kCancelled || (code == Code::kDeadlineExceeded && late))
-        return std::nullopt;
-      return shared.outcome;
-    }
+    if (shared.given_up) return std::nullopt;
+    if (shared.outcome.has_value()) return shared.outcome;
   }
   Leave(shared, left.status);
   return left;
+}
+
+Status SharedRuns::WaitForEnd(uint64_t before, TimePoint deadline, const CancelToken* cancel) {
+  const CancelToken::Callback wake(cancel, [this] {
+    MutexLock lock(mutex_);
+    changed_.NotifyAll();
+  });
+  MutexLock lock(mutex_);
+  while (ended_ == before) {
+    TORPOR_RETURN_IF_ERROR(CheckWanted(deadline, cancel));
+    changed_.WaitUntil(mutex_, deadline);
+  }
+  return Status::Ok();
 }
 
 void SharedRuns::Leave(Shared& shared, const Status& why) {

@@ -25,22 +25,27 @@ class SharedRuns {
   // Blocks. `wish`: equal for operations that would do the same. The token that `run` gets is
   // cancelled when none of its callers is left; `deadline` and `cancel` (may be null) end a shared
   // run only for their own caller, with DEADLINE_EXCEEDED OPERATION_DEADLINE or the token's status.
-  // When the run that was waited for ended because its first caller gave up, runs it again.
+  // When the run that was waited for ended because its first caller gave up, runs it again, and
+  // waits for its roll back before. `again`: that happened to an earlier run of the same call.
   WorkerOutcome Do(WorkerId worker, const std::string& wish, TimePoint deadline,
-                   const CancelToken* cancel, const Run& run) EXCLUDES(mutex_);
+                   const CancelToken* cancel, const Run& run, bool again = false) EXCLUDES(mutex_);
 
   // The worker's operation is about to end, so that others may change what it did: nobody joins it
   // any more.
   void Close(WorkerId worker) EXCLUDES(mutex_);
+  // A worker's operation, or its roll back, has ended: another one can begin.
+  void Ended() EXCLUDES(mutex_);
 
  private:
   using Key = std::pair<WorkerId, std::string>;
   struct Shared {
-    explicit Shared(TimePoint until) : deadline(until) {}
+    Shared(TimePoint until, uint64_t ended) : deadline(until), ended_before(ended) {}
     const TimePoint deadline;  // of the caller that runs it
+    const uint64_t ended_before;
     CancelToken token;
     int callers = 1;
     std::optional<WorkerOutcome> outcome;
+    bool given_up = false;  // the outcome is that of its caller's deadline or cancellation
   };
 
   WorkerOutcome Lead(const Key& key, const std::shared_ptr<Shared>& shared,
@@ -49,10 +54,15 @@ class SharedRuns {
   std::optional<WorkerOutcome> Join(WorkerId worker, Shared& shared, TimePoint deadline,
                                     const CancelToken* cancel) EXCLUDES(mutex_);
   void Leave(Shared& shared, const Status& why) EXCLUDES(mutex_);
+  // Until more operations have ended than `before`. The caller's deadline or cancellation
+  // otherwise.
+  Status WaitForEnd(uint64_t before, TimePoint deadline, const CancelToken* cancel)
+      EXCLUDES(mutex_);
 
   Mutex mutex_;  // guards the insides of Shared, too
-  CondVar ended_;
+  CondVar changed_;
   std::map<Key, std::shared_ptr<Shared>> running_ GUARDED_BY(mutex_);  // that can be joined
+  uint64_t ended_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace torpor

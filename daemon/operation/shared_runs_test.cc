@@ -150,6 +150,48 @@ TEST_F(SharedRunsTest, WhenTheFirstCallerGivesUpTheNextRunsItAgain) {
   EXPECT_EQ(runs_, 1);
 }
 
+// A worker whose first operation is not rolled back before `Ended`.
+class RollBackTest : public SharedRunsTest {
+ protected:
+  std::future<WorkerOutcome> StartAgain(TimePoint deadline, const CancelToken* cancel = nullptr) {
+    return std::async(std::launch::async, [=] {
+      const auto run = [this](const CancelToken&) {
+        WorkerOutcome outcome;
+        outcome.segments = ++runs_;
+        if (!rolled_back_) outcome.status = Aborted("ROLLBACK_PENDING", "");
+        return outcome;
+      };
+      return shared_.Do(kWorker, "sleep", deadline, cancel, run, true);
+    });
+  }
+  void RollBack() {
+    rolled_back_ = true;
+    shared_.Ended();
+  }
+  std::atomic<bool> rolled_back_ = false;
+};
+
+TEST_F(RollBackTest, TheRollBackOfWhatWasGivenUpIsWaitedFor) {
+  auto second = StartAgain(In(seconds(60)));
+  auto third = StartAgain(In(seconds(60)));
+  EXPECT_TRUE(Waits(second));
+  EXPECT_TRUE(Waits(third));
+  shared_.Ended();  // another worker's
+  EXPECT_TRUE(Waits(second));
+  RollBack();
+  EXPECT_THAT(second.get().status, IsOk());
+  EXPECT_THAT(third.get().status, IsOk());
+}
+
+TEST_F(RollBackTest, ByTheDeadlineAndCancellationOfWhoWaits) {
+  EXPECT_THAT(StartAgain(In(milliseconds(30))).get().status, HasReason("OPERATION_DEADLINE"));
+  CancelToken token;
+  auto cancelled = StartAgain(In(seconds(60)), &token);
+  EXPECT_TRUE(Waits(cancelled));
+  token.Cancel(Cancelled());
+  EXPECT_THAT(cancelled.get().status, HasReason("TEST_CANCELS"));
+}
+
 TEST_F(SharedRunsTest, AClosedRunIsNotJoined) {
   auto first = Start("sleep", In(seconds(60)));
   WaitUntilStarted(1);

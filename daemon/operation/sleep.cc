@@ -171,12 +171,14 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const SleepS
 }  // namespace
 
 WorkerOutcome RunSleep(const OperationContext& context, WorkerId worker, const SleepSpec& spec) {
-  return context.runs.Do(worker, spec.wish, spec.deadline, spec.cancel,
-                         [&](const CancelToken& cancel) {
-                           SleepSpec shared = spec;
-                           shared.cancel = &cancel;
-                           return Run(context, worker, shared);
-                         });
+  return context.runs.Do(
+      worker, spec.wish, spec.deadline, spec.cancel,
+      [&](const CancelToken& cancel) {
+        SleepSpec shared = spec;
+        shared.cancel = &cancel;
+        return Run(context, worker, shared);
+      },
+      spec.again);
 }
 
 }  // namespace torpor

@@ -84,6 +84,7 @@ Status CheckWanted(TimePoint deadline, const CancelToken* cancel) {
 void EndOperation(const OperationContext& context, WorkerId worker) {
   context.runs.Close(worker);
   context.inventory.EndOperation(worker);
+  context.runs.Ended();
 }
 
 Status RecordPlan(const OperationContext& context, WorkerId worker, const Plan& plan, bool after) {

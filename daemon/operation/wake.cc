@@ -150,12 +150,14 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const WakeSp
 }  // namespace
 
 WorkerOutcome RunWake(const OperationContext& context, WorkerId worker, const WakeSpec& spec) {
-  return context.runs.Do(worker, spec.wish, spec.deadline, spec.cancel,
-                         [&](const CancelToken& cancel) {
-                           WakeSpec shared = spec;
-                           shared.cancel = &cancel;
-                           return Run(context, worker, shared);
-                         });
+  return context.runs.Do(
+      worker, spec.wish, spec.deadline, spec.cancel,
+      [&](const CancelToken& cancel) {
+        WakeSpec shared = spec;
+        shared.cancel = &cancel;
+        return Run(context, worker, shared);
+      },
+      spec.again);
 }
 
 }  // namespace torpor

@@ -42,10 +42,10 @@ std::string BodyOf(const char* method, const google::protobuf::Message& request)
   return body;
 }
 
-bool SomeOfTheMoment(const std::vector<WorkerOutcome>& outcomes) {
-  return std::any_of(outcomes.begin(), outcomes.end(), [](const WorkerOutcome& outcome) {
-    return RequestLog::IsOfTheMoment(outcome.status);
-  });
+// Late for the caller itself, or cancelled by it.
+bool GaveUp(const Status& status, TimePoint deadline) {
+  return status.code() == Code::kCancelled ||
+         (status.code() == Code::kDeadlineExceeded && Clock::Real().Now() >= deadline);
 }
 
 Status TooManyCalls(int calls) {
@@ -54,12 +54,23 @@ Status TooManyCalls(int calls) {
       .With("calls", calls);
 }
 
+// `deadline`: of the caller whose operation it was.
 template <typename Response>
-Answer AnswerOf(const Result<std::vector<WorkerOutcome>>& outcomes) {
-  if (!outcomes.ok()) return {outcomes.status(), nullptr};
+Answer AnswerOf(const Result<std::vector<WorkerOutcome>>& outcomes, TimePoint deadline) {
+  Answer answer;
+  if (!outcomes.ok()) {
+    answer.status = outcomes.status();
+    answer.given_up = GaveUp(answer.status, deadline);
+    return answer;
+  }
+  for (const WorkerOutcome& outcome : *outcomes) {
+    answer.of_the_moment |= RequestLog::IsOfTheMoment(outcome.status);
+    answer.given_up |= GaveUp(outcome.status, deadline);
+  }
   const auto response = std::make_shared<Response>();
   FromOutcomes(*outcomes, *response);
-  return {Status::Ok(), response, SomeOfTheMoment(*outcomes)};
+  answer.response = response;
+  return answer;
 }
 
 }  // namespace
@@ -91,10 +102,11 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Run(grpc::CallbackServerContext* co
                           std::move(setup));
 }
 
-UnaryCall::Work MemoryServiceImpl::Blocking(std::function<Answer(const CancelToken&)> work) {
-  return [this, work = std::move(work)](const std::shared_ptr<CancelToken>& token,
+UnaryCall::Work MemoryServiceImpl::Blocking(
+    std::function<Answer(const RequestLog::Attempt&)> work) {
+  return [this, work = std::move(work)](const RequestLog::Attempt& attempt,
                                         const std::function<void(const Answer&)>& done) {
-    RunOnThread(done, [work, token, done] { done(work(*token)); });
+    RunOnThread(done, [work, attempt, done] { done(work(attempt)); });
   };
 }
 
@@ -164,12 +176,13 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Sleep(grpc::CallbackServerContext* 
                                                    const v1::SleepRequest* request,
                                                    v1::SleepResponse* response) {
   return Run(context, "Sleep", request->request_id(), *request, response,
-             Blocking([this, request = *request,
-                       deadline = DeadlineOf(*context)](const CancelToken& token) -> Answer {
+             Blocking([this, request = *request, deadline = DeadlineOf(*context)](
+                          const RequestLog::Attempt& attempt) -> Answer {
                Result<SleepCommand> command = ToSleepCommand(request, deadline);
                if (!command.ok()) return {command.status(), nullptr};
-               command->cancel = &token;
-               return AnswerOf<v1::SleepResponse>(core_.Sleep(*command));
+               command->cancel = attempt.token.get();
+               command->again = attempt.again;
+               return AnswerOf<v1::SleepResponse>(core_.Sleep(*command), deadline);
              }));
 }
 
@@ -177,11 +190,12 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::WakeUp(grpc::CallbackServerContext*
                                                     const v1::WakeUpRequest* request,
                                                     v1::WakeUpResponse* response) {
   return Run(context, "WakeUp", request->request_id(), *request, response,
-             Blocking([this, request = *request,
-                       deadline = DeadlineOf(*context)](const CancelToken& token) -> Answer {
+             Blocking([this, request = *request, deadline = DeadlineOf(*context)](
+                          const RequestLog::Attempt& attempt) -> Answer {
                WakeCommand command = ToWakeCommand(request, deadline);
-               command.cancel = &token;
-               return AnswerOf<v1::WakeUpResponse>(core_.WakeUp(command));
+               command.cancel = attempt.token.get();
+               command.again = attempt.again;
+               return AnswerOf<v1::WakeUpResponse>(core_.WakeUp(command), deadline);
              }));
 }
 
@@ -189,7 +203,7 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Usage(grpc::CallbackServerContext* 
                                                    const v1::UsageRequest* request,
                                                    v1::UsageResponse* response) {
   return Run(context, "Usage", "", *request, response,
-             Blocking([this](const CancelToken& /*token*/) -> Answer {
+             Blocking([this](const RequestLog::Attempt& /*attempt*/) -> Answer {
                const Result<UsageReport> report = core_.Usage();
                if (!report.ok()) return {report.status(), nullptr};
                const auto usage = std::make_shared<v1::UsageResponse>();
@@ -207,10 +221,10 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Reserve(grpc::CallbackServerContext
     work = ReserveInTurn(*request,
                          clock_.Now() + OperationTime(context->raw_deadline(), default_time_));
   } else {
-    work = Blocking([this, request = *request](const CancelToken& token) -> Answer {
+    work = Blocking([this, request = *request](const RequestLog::Attempt& attempt) -> Answer {
       const Result<ReservationSpec> spec = ToReservationSpec(request);
       if (!spec.ok()) return {spec.status(), nullptr};
-      return FinishReserve(request, *spec, core_.Reserve(*spec), token);
+      return FinishReserve(request, *spec, core_.Reserve(*spec), *attempt.token);
     });
   }
   return Run(context, "Reserve", request->request_id(), *request, response, std::move(work));
@@ -218,9 +232,9 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Reserve(grpc::CallbackServerContext
 
 UnaryCall::Work MemoryServiceImpl::ReserveInTurn(const v1::ReserveRequest& request,
                                                  TimePoint deadline) {
-  return [this, request, deadline](const std::shared_ptr<CancelToken>& token,
+  return [this, request, deadline](const RequestLog::Attempt& attempt,
                                    const std::function<void(const Answer&)>& done) {
-    RunOnThread(done, [this, request, deadline, token, done] {
+    RunOnThread(done, [this, request, deadline, token = attempt.token, done] {
       const Result<ReservationSpec> spec = ToReservationSpec(request);
       if (!spec.ok()) return done({spec.status(), nullptr});
       const uint64_t ticket = core_.NewTicket();
@@ -240,7 +254,9 @@ Answer MemoryServiceImpl::FinishReserve(const v1::ReserveRequest& request,
                                         const ReservationSpec& spec,
                                         const Result<ReserveResult>& result,
                                         const CancelToken& token) const {
-  if (!result.ok()) return {result.status(), nullptr};
+  if (!result.ok()) {
+    return {result.status(), nullptr, false, result.status().reason() == "RESERVATION_DEADLINE"};
+  }
   if (token.cancelled() && request.request_id().empty()) {
     // Promised to nobody, who could not even ask again.
     (void)core_.Release(result->id);
@@ -258,7 +274,7 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Renew(grpc::CallbackServerContext* 
                                                    const v1::RenewRequest* request,
                                                    v1::RenewResponse* response) {
   return Run(context, "Renew", request->request_id(), *request, response,
-             Blocking([this, request = *request](const CancelToken& /*token*/) -> Answer {
+             Blocking([this, request = *request](const RequestLog::Attempt& /*attempt*/) -> Answer {
                const Result<Duration> ttl = ToTtl(request.has_ttl(), request.ttl());
                if (!ttl.ok()) return {ttl.status(), nullptr};
                const Result<TimePoint> expires = core_.Renew(request.reservation_id(), *ttl);
@@ -273,18 +289,17 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Renew(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* MemoryServiceImpl::Release(grpc::CallbackServerContext* context,
                                                      const v1::ReleaseRequest* request,
                                                      v1::ReleaseResponse* response) {
-  return Run(
-      context, "Release", request->request_id(), *request, response,
-      Blocking([this, id = request->reservation_id()](const CancelToken& /*token*/) -> Answer {
-        const Result<Admission::Released> released = core_.Release(id);
-        if (!released.ok()) return {released.status(), nullptr};
-        const auto free = std::make_shared<v1::ReleaseResponse>();
-        free->set_device_bytes(released->device.value());
-        free->set_host_bytes(released->host.value());
-        log::Info("Release {}: device {}, host {}", id, FormatBytes(released->device),
-                  FormatBytes(released->host));
-        return {Status::Ok(), free};
-      }));
+  return Run(context, "Release", request->request_id(), *request, response,
+             Blocking([this, id = request->reservation_id()](const RequestLog::Attempt&) -> Answer {
+               const Result<Admission::Released> released = core_.Release(id);
+               if (!released.ok()) return {released.status(), nullptr};
+               const auto free = std::make_shared<v1::ReleaseResponse>();
+               free->set_device_bytes(released->device.value());
+               free->set_host_bytes(released->host.value());
+               log::Info("Release {}: device {}, host {}", id, FormatBytes(released->device),
+                         FormatBytes(released->host));
+               return {Status::Ok(), free};
+             }));
 }
 
 grpc::ServerWriteReactor<v1::WatchResponse>* MemoryServiceImpl::Watch(

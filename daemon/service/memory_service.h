@@ -72,7 +72,7 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
                                 const google::protobuf::Message& request,
                                 google::protobuf::Message* response, UnaryCall::Work work)
       EXCLUDES(mutex_);
-  UnaryCall::Work Blocking(std::function<Answer(const CancelToken&)> work);
+  UnaryCall::Work Blocking(std::function<Answer(const RequestLog::Attempt&)> work);
   // Or tells `refuse` that there are too many.
   void RunOnThread(const std::function<void(const Answer&)>& refuse, std::function<void()> task)
       EXCLUDES(mutex_);

@@ -88,20 +88,21 @@ Result<RequestLog::RequestPtr> RequestLog::Enter(const std::string& id, std::str
     }
   }
   if (starts) {
-    caller->Start(request, request->token);
+    caller->Start(request, {request->token});
   } else {
     caller->Take(answer, true);
   }
   return request;
 }
 
-bool RequestLog::Leave(const RequestPtr& request, const Caller* caller) {
+bool RequestLog::Leave(const RequestPtr& request, const Caller* caller, bool leader) {
   std::shared_ptr<CancelToken> unwanted;
   bool joined = false;
   {
     MutexLock lock(mutex_);
     if (request->answered) return false;
     if (request->leader.get() == caller) {
+      if (!leader) return false;
       request->leader_left = true;
     } else {
       const auto found = std::find_if(request->joined.begin(), request->joined.end(),
@@ -128,7 +129,8 @@ void RequestLog::Finish(const RequestPtr& request, const Answer& answer) {
     MutexLock lock(mutex_);
     leader = std::exchange(request->leader, nullptr);
     request->leader_left = false;
-    if (GaveUp(answer.status) && !request->joined.empty()) {
+    const bool given_up = answer.given_up || answer.status.code() == Code::kCancelled;
+    if (given_up && !request->joined.empty()) {
       request->leader = next_leader = std::move(request->joined.front());
       request->joined.pop_front();
       request->token = next_token = std::make_shared<CancelToken>();
@@ -149,7 +151,7 @@ void RequestLog::Finish(const RequestPtr& request, const Answer& answer) {
   }
   leader->Take(answer, false);
   for (const CallerPtr& caller : joined) caller->Take(answer, true);
-  if (next_leader != nullptr) next_leader->Start(request, next_token);
+  if (next_leader != nullptr) next_leader->Start(request, {next_token, true});
 }
 
 Bytes RequestLog::memory() const {
@@ -167,11 +169,6 @@ bool RequestLog::IsOfTheMoment(const Status& status) {
     default:
       return false;
   }
-}
-
-bool RequestLog::GaveUp(const Status& status) {
-  return status.code() == Code::kCancelled || status.reason() == "OPERATION_DEADLINE" ||
-         status.reason() == "RESERVATION_DEADLINE";
 }
 
 void RequestLog::Forget() {

@@ -21,6 +21,7 @@ struct Answer {
   Status status;
   std::shared_ptr<const google::protobuf::Message> response;  // null with an error
   bool of_the_moment = false;  // though it is OK: a part failed with such an error
+  bool given_up = false;       // the deadline of the caller that it ran for has ended it
 };
 
 // Requests by the ids that callers gave them, so that a call can be repeated by who does not know
@@ -37,8 +38,8 @@ struct Answer {
 // nobody joins.
 //
 // A request goes on while one of its callers waits for it; when the last one has left, its token is
-// cancelled. If a request ends because its leader gave up (GaveUp), and others have joined, it
-// starts again for the first of them.
+// cancelled. If a request ends because its leader gave up (CANCELLED, or `given_up`), and others
+// have joined, it starts again for the first of them.
 //
 // No id is forgotten before its time: when the memory is full, new ids are refused with
 // RESOURCE_EXHAUSTED REQUEST_LOG_FULL. Thread-safe; calls callers without its lock. `clock` must
@@ -53,12 +54,17 @@ class RequestLog {
   class Request;
   using RequestPtr = std::shared_ptr<Request>;
 
+  struct Attempt {
+    std::shared_ptr<CancelToken> token;
+    bool again = false;  // another caller has given it up
+  };
+
   // Each caller gets one Answer, unless it leaves first.
   class Caller {
    public:
     virtual ~Caller() = default;
     // Whoever is told to start has to call Finish, once, whatever the token says.
-    virtual void Start(const RequestPtr& request, const std::shared_ptr<CancelToken>& token) = 0;
+    virtual void Start(const RequestPtr& request, const Attempt& attempt) = 0;
     // `replayed`: it was another caller that the request ran for.
     virtual void Take(const Answer& answer, bool replayed) = 0;
   };
@@ -74,7 +80,13 @@ class RequestLog {
       EXCLUDES(mutex_);
   // The caller waits no more. True: it had joined and gets no answer; false: it has one, or is the
   // leader and gets the answer in the end.
-  bool Leave(const RequestPtr& request, const Caller* caller) EXCLUDES(mutex_);
+  bool Leave(const RequestPtr& request, const Caller* caller) {
+    return Leave(request, caller, true);
+  }
+  // The same, but a leader stays.
+  bool LeaveIfJoined(const RequestPtr& request, const Caller* caller) {
+    return Leave(request, caller, false);
+  }
   void Finish(const RequestPtr& request, const Answer& answer) EXCLUDES(mutex_);
 
   // What is remembered or under way.
@@ -82,10 +94,9 @@ class RequestLog {
 
   // Late, lost a race, going away, cancelled: another try may well end otherwise.
   static bool IsOfTheMoment(const Status& status);
-  // Ended by the caller's own cancellation or deadline.
-  static bool GaveUp(const Status& status);
 
  private:
+  bool Leave(const RequestPtr& request, const Caller* caller, bool leader) EXCLUDES(mutex_);
   void Forget() REQUIRES(mutex_);
 
   const Clock& clock_;

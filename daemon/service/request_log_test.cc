@@ -19,10 +19,10 @@ namespace {
 
 class Client final : public RequestLog::Caller {
  public:
-  void Start(const RequestLog::RequestPtr& request,
-             const std::shared_ptr<CancelToken>& token) override {
+  void Start(const RequestLog::RequestPtr& request, const RequestLog::Attempt& attempt) override {
     started = request;
-    this->token = token;
+    token = attempt.token;
+    again = attempt.again;
     ++starts;
   }
   void Take(const Answer& answer, bool replayed) override {
@@ -37,6 +37,7 @@ class Client final : public RequestLog::Caller {
 
   RequestLog::RequestPtr started;
   std::shared_ptr<CancelToken> token;
+  bool again = false;
   int starts = 0;
   int answers = 0;
   Answer answer;
@@ -204,15 +205,48 @@ TEST_F(RequestLogTest, WhoJoinsACancelledRequestStartsItAgain) {
 TEST_F(RequestLogTest, ADeadlineIsTheLeadersOwn) {
   const auto leader = Call("a");
   const auto joined = Call("a");
-  Finish(leader, Failed(Code::kDeadlineExceeded, "OPERATION_DEADLINE"));
-  EXPECT_THAT(leader->answer.status, HasReason("OPERATION_DEADLINE"));
+  // By whatever name: its worker may be the one that was late.
+  Answer late = Failed(Code::kDeadlineExceeded, "WORKER_SILENT");
+  late.given_up = true;
+  Finish(leader, late);
+  EXPECT_THAT(leader->answer.status, HasReason("WORKER_SILENT"));
+  EXPECT_FALSE(leader->again);
   EXPECT_EQ(joined->starts, 1);
+  EXPECT_TRUE(joined->again);
   // A worker that is late is so for all.
   const auto third = Call("a");
   Finish(joined, Failed(Code::kDeadlineExceeded, "WORKER_SILENT"));
   EXPECT_EQ(third->starts, 0);
   EXPECT_THAT(third->answer.status, HasReason("WORKER_SILENT"));
   EXPECT_EQ(Call("a")->starts, 1);
+}
+
+TEST_F(RequestLogTest, WhatIsGivenUpInPartStartsAgainToo) {
+  const auto leader = Call("a");
+  const auto joined = Call("a");
+  Answer partly = Freed(7);
+  partly.of_the_moment = partly.given_up = true;
+  Finish(leader, partly);
+  EXPECT_EQ(leader->freed(), 7);
+  EXPECT_EQ(joined->starts, 1);
+  Finish(joined, Freed(8));
+}
+
+TEST_F(RequestLogTest, WhoHasJustBecomeTheLeaderStays) {
+  const auto leader = Call("a");
+  const auto joined = Call("a");
+  const auto third = Call("a");
+  const auto leave_if_joined = [&](const std::shared_ptr<Client>& client) {
+    return log_.LeaveIfJoined(requests_.at(client.get()), client.get());
+  };
+  EXPECT_TRUE(leave_if_joined(third));
+  Finish(leader, Failed(Code::kCancelled, "TEST"));
+  ASSERT_EQ(joined->starts, 1);
+  EXPECT_FALSE(leave_if_joined(joined));
+  EXPECT_FALSE(joined->token->cancelled());
+  Finish(joined, Freed(7));
+  EXPECT_EQ(joined->freed(), 7);
+  EXPECT_EQ(third->answers, 0);
 }
 
 TEST_F(RequestLogTest, FullMeansRefused) {

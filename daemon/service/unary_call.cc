@@ -38,13 +38,12 @@ UnaryCall* UnaryCall::Begin(const std::string& request_id, std::string body, Set
   return call.get();
 }
 
-void UnaryCall::Start(const RequestLog::RequestPtr& request,
-                      const std::shared_ptr<CancelToken>& token) {
+void UnaryCall::Start(const RequestLog::RequestPtr& request, const RequestLog::Attempt& attempt) {
   {
     MutexLock lock(mutex_);
     leads_ = true;
   }
-  setup_.work(token,
+  setup_.work(attempt,
               [log = setup_.log, request](const Answer& answer) { log->Finish(request, answer); });
 }
 
@@ -82,10 +81,10 @@ void UnaryCall::OnDeadline() {
   RequestLog::RequestPtr request;
   {
     MutexLock lock(mutex_);
-    if (leads_) return;  // the work knows its deadline
     request = request_;
   }
-  if (!setup_.log->Leave(request, this)) return;
+  // The work of one that leads, perhaps since a moment ago, knows its deadline.
+  if (!setup_.log->LeaveIfJoined(request, this)) return;
   Take({DeadlineExceeded("OPERATION_DEADLINE",
                          "the request that this call had joined is still under way"),
         nullptr},

@@ -26,7 +26,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor,
                         public std::enable_shared_from_this<UnaryCall> {
  public:
   // Begins what was asked for, without blocking. `done` is to be called once, by any thread.
-  using Work = std::function<void(const std::shared_ptr<CancelToken>& token,
+  using Work = std::function<void(const RequestLog::Attempt& attempt,
                                   const std::function<void(const Answer&)>& done)>;
   struct Setup {
     RequestLog* log = nullptr;
@@ -40,8 +40,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor,
   // Answers right away where the log refuses the request.
   static UnaryCall* Begin(const std::string& request_id, std::string body, Setup setup);
 
-  void Start(const RequestLog::RequestPtr& request,
-             const std::shared_ptr<CancelToken>& token) override EXCLUDES(mutex_);
+  void Start(const RequestLog::RequestPtr& request, const RequestLog::Attempt& attempt) override
+      EXCLUDES(mutex_);
   void Take(const Answer& answer, bool replayed) override EXCLUDES(mutex_);
 
  private:

@@ -49,11 +49,12 @@ class RetryTest : public testing::Test {
   }
 
   std::shared_ptr<PendingSleep> StartSleep(const std::string& request_id,
-                                           Duration timeout = seconds(60)) {
+                                           Duration timeout = seconds(60),
+                                           const std::string& worker = "model") {
     auto call = std::make_shared<PendingSleep>();
     call->context.set_deadline(std::chrono::system_clock::now() + timeout);
     call->request.set_level(1);
-    call->request.mutable_selector()->add_workers("model");
+    call->request.mutable_selector()->add_workers(worker);
     call->request.set_request_id(request_id);
     call->answer = std::async(std::launch::async, [raw = call.get(), stub = &daemon_->stub()] {
       return stub->Sleep(&raw->context, raw->request, &raw->response);
@@ -90,14 +91,18 @@ class RetryTest : public testing::Test {
     }
   }
   // The id of the worker's operation; empty: none.
-  std::string Operation() {
+  std::string Operation(const std::string& name = "model") {
     const auto usage = daemon_->Usage();
     EXPECT_THAT(usage, IsOk());
-    return usage.ok() && usage->workers_size() == 1 ? usage->workers(0).operation_id() : "";
+    if (!usage.ok()) return "";
+    for (const v1::WorkerUsage& worker : usage->workers()) {
+      if (worker.name() == name) return worker.operation_id();
+    }
+    return "";
   }
-  void WaitForOperation(bool under_way) {
+  void WaitForOperation(bool under_way, const std::string& name = "model") {
     const TimePoint until = Clock::Real().Now() + kPatience;
-    while (Operation().empty() == under_way) {
+    while (Operation(name).empty() == under_way) {
       ASSERT_LT(Clock::Real().Now(), until);
       std::this_thread::sleep_for(milliseconds(5));
     }
@@ -194,6 +199,30 @@ TEST_F(RetryTest, AfterADeadlineTheSameIdTriesAnew) {
   ASSERT_TRUE(again->answer.get().ok());
   EXPECT_FALSE(again->response.replayed());
   EXPECT_EQ(again->response.device_bytes(), MiB(16).value());
+}
+
+// The worker pauses for longer than the first caller has time, so that its sleep is rolled back
+// behind its back.
+TEST_F(RetryTest, AShortDeadlineIsTheFirstCallersOwn) {
+  auto worker = WorkerProcess::Connect(daemon_->worker_socket(), "slow", "callback");
+  ASSERT_THAT(worker, IsOk());
+  ASSERT_THAT((*worker)->Allocate("weights", "4MiB", 2), IsOk());
+  for (const std::string id : {"", "sleep-1"}) {
+    SCOPED_TRACE("request id \"" + id + "\"");
+    ASSERT_THAT((*worker)->Ask("on_pause accept 3000"), IsOk());
+    const auto first = StartSleep(id, seconds(2), "slow");
+    WaitForOperation(true, "slow");
+    const auto second = StartSleep(id, seconds(60), "slow");
+    const grpc::Status late = first->answer.get();
+    ASSERT_THAT((*worker)->Ask("on_pause accept"), IsOk());
+    EXPECT_EQ(late.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    EXPECT_EQ(ReasonOf(late), "WORKER_SILENT");
+    const grpc::Status status = second->answer.get();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(second->response.device_bytes(), MiB(4).value());
+    EXPECT_FALSE(second->response.replayed());
+    ASSERT_THAT((*worker)->Ask("wake"), IsOk());
+  }
 }
 
 TEST_F(RetryTest, ARepeatedReserveReservesOnce) {
