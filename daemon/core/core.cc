@@ -100,8 +100,9 @@ Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& op
           [this](auto accuracy) { return memory_.Measure(accuracy); }, clock,
           [this] { return inventory_.Holders(); }),
       pool_(driver, std::move(pool), ForPinner(driver, options)),
+      images_(pool_),
       context_{memory_,    inventory_, admission_,
-               pool_,      nullptr,    keeper,
+               images_,    nullptr,    keeper,
                directory_, &tasks_,    options.worker_deadline,
                events_,    runs_} {}
 
@@ -188,6 +189,7 @@ Result<std::vector<WorkerOutcome>> Core::Sleep(const SleepCommand& command) {
   spec.wish = SleepWish(command.selector.tags, command.level, command.policies, command.force);
   spec.tags = FilterOf(command.selector.tags);
   spec.force = command.force;
+  spec.priority = command.priority;
   spec.deadline = command.deadline;
   spec.cancel = command.cancel;
   spec.again = command.again;
@@ -210,6 +212,7 @@ Result<std::vector<WorkerOutcome>> Core::WakeUp(const WakeCommand& command) {
   spec.tags = FilterOf(command.selector.tags);
   spec.order = command.order;
   spec.reservation = command.reservation;
+  spec.priority = command.priority;
   spec.deadline = command.deadline;
   spec.cancel = command.cancel;
   spec.again = command.again;
@@ -223,7 +226,9 @@ Result<UsageReport> Core::Usage() {
   UsageReport report;
   TORPOR_ASSIGN_OR_RETURN(report.budget, admission_.Budget());
   report.device = driver_.device();
-  report.pool = pool_.stats();
+  const ImageStore::Stats images = images_.stats();
+  report.pool = images.pool;
+  report.pool_clean = images.clean;
   report.pool_promised = admission_.promised_host();
   report.workers = inventory_.Snapshot();
   report.reservations = admission_.Reservations();

@@ -18,9 +18,10 @@
 #include "daemon/operation/shared_runs.h"
 #include "daemon/operation/tasks.h"
 #include "daemon/pool/host_pool.h"
-#include "daemon/session/worker_link.h"
+#include "daemon/pool/image.h"
 #include "daemon/pool/pinner.h"
 #include "daemon/pool/pool_memory.h"
+#include "daemon/session/worker_link.h"
 #include "daemon/session/worker_server.h"
 #include "daemon/transfer/transfer.h"
 #include "lib/base/cancel_token.h"
@@ -44,6 +45,7 @@ struct SleepCommand {
   int32_t level = 0;                             // 1 or 2, or
   std::map<std::string, wire::Policy> policies;  // by tag; a selected tag not named is kept
   bool force = false;
+  int32_t priority = 0;  // of its copies; the highest first
   TimePoint deadline;
   const CancelToken* cancel = nullptr;  // before the commit; none: only the deadline ends it
   bool again = false;                   // waits for the roll back of what another caller gave up
@@ -53,6 +55,7 @@ struct WakeCommand {
   Selector selector;
   std::vector<std::string> order;
   std::string reservation;
+  int32_t priority = 0;
   TimePoint deadline;
   const CancelToken* cancel = nullptr;  // likewise
   bool again = false;                   // likewise
@@ -61,7 +64,8 @@ struct WakeCommand {
 struct UsageReport {
   DeviceInfo device;
   BudgetStats budget;
-  HostPool::Stats pool;
+  HostPool::Stats pool;  // `used` without clean images
+  Bytes pool_clean{};    // what they take, and leave to whoever needs it
   Bytes pool_promised{};
   std::vector<WorkerStats> workers;
   std::vector<ReservationStats> reservations;
@@ -159,6 +163,7 @@ class Core final : public WorkerServer::Handler {
   Inventory inventory_;
   Admission admission_;
   HostPool pool_;
+  ImageStore images_;
   std::unique_ptr<TransferEngine> transfer_;
   WorkerDirectory directory_;
   SharedRuns runs_;

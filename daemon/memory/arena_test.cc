@@ -58,8 +58,8 @@ class ArenaTest : public MemoryFixture {
   // A resident segment, in extents of its own unless it reuses a freed part.
   Segment& Allocate(int pages) {
     const Arena::Place place = Take(pages);
-    Segment& segment = arena_.Add(std::make_unique<Segment>(
-        SegmentId(++last_segment_), WorkerId(1), "weights", place.offset, Pages(pages)));
+    Segment& segment = arena_.Add(std::make_unique<Segment>(SegmentId(++last_segment_), WorkerId(1),
+                                                            "weights", place.offset, Pages(pages)));
     if (!place.mapped) arena_.AddExtents(Create({{place.offset, Pages(pages)}}));
     segment.Move(SegmentState::kResident);
     return segment;
@@ -173,10 +173,10 @@ TEST_F(ArenaTest, StrandedPartsComeFreeWithASleep) {
 
 TEST_F(ArenaTest, ASegmentMaySpanExtents) {
   const Arena::Place place = Take(8);
-  Segment& segment = arena_.Add(std::make_unique<Segment>(SegmentId(50), WorkerId(1), "weights",
-                                                          place.offset, Pages(8)));
-  arena_.AddExtents({*TryCreate(place.offset, Pages(3)), *TryCreate(place.offset + Pages(3),
-                                                                    Pages(5))});
+  Segment& segment = arena_.Add(
+      std::make_unique<Segment>(SegmentId(50), WorkerId(1), "weights", place.offset, Pages(8)));
+  arena_.AddExtents(
+      {*TryCreate(place.offset, Pages(3)), *TryCreate(place.offset + Pages(3), Pages(5))});
   segment.Move(SegmentState::kResident);
   Allocate(2);
   ASSERT_EQ(arena_.ExtentsOf(segment).size(), 2u);

@@ -19,8 +19,8 @@ Result<std::shared_ptr<Extent>> Extent::Create(DeviceMemory& memory, ExtentId id
     memory.Release(std::move(allocation));
     return fd.status();
   }
-  return std::shared_ptr<Extent>(new Extent(memory, id, offset, size, std::move(allocation),
-                                            *std::move(fd), std::move(draw)));
+  return std::shared_ptr<Extent>(
+      new Extent(memory, id, offset, size, std::move(allocation), *std::move(fd), std::move(draw)));
 }
 
 Extent::~Extent() {
@@ -32,6 +32,11 @@ Extent::~Extent() {
   memory_.Release(std::move(allocation_));
 }
 
+void Extent::UnmapForCopy() {
+  MutexLock lock(mutex_);
+  mapping_.reset();
+}
+
 void Extent::Surrender() {
   MutexLock lock(mutex_);
   draw_.Surrender();
@@ -40,11 +45,10 @@ void Extent::Surrender() {
 Result<DeviceAddress> Extent::MapForCopy() {
   MutexLock lock(mutex_);
   if (mapping_ == nullptr) {
-    TORPOR_ASSIGN_OR_RETURN(auto reservation,
-                            AddressReservation::Create(memory_.driver(), size_));
-    TORPOR_ASSIGN_OR_RETURN(mapping_,
-                            ScopedMapping::Create(memory_.driver(), std::move(reservation),
-                                                  Bytes(0), allocation_, Access::kReadWrite));
+    TORPOR_ASSIGN_OR_RETURN(auto reservation, AddressReservation::Create(memory_.driver(), size_));
+    TORPOR_ASSIGN_OR_RETURN(
+        mapping_, ScopedMapping::Create(memory_.driver(), std::move(reservation), Bytes(0),
+                                        allocation_, Access::kReadWrite));
   }
   return mapping_->address();
 }

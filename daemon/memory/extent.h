@@ -44,6 +44,9 @@ class Extent {
   // The address of the daemon's own mapping, made at the first call and kept. Blocks for the driver.
   Result<DeviceAddress> MapForCopy() EXCLUDES(mutex_);
 
+  // Ends that mapping, which nothing may use any more.
+  void UnmapForCopy() EXCLUDES(mutex_);
+
   // Its memory leaves with a sleep: the promise it was drawn from does not get it back.
   void Surrender() EXCLUDES(mutex_);
 

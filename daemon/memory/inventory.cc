@@ -143,7 +143,9 @@ std::vector<WorkerStats> Inventory::Snapshot() const {
       for (const auto& [offset, segment] : arena->segments()) {
         ++of_tag.segments;
         if (!segment->at_rest() && segment->state() != SegmentState::kPending) ++of_tag.moving;
-        if (segment->image() != nullptr) of_tag.host += segment->image()->stored();
+        if (const auto& image = segment->image(); image != nullptr) {
+          (image->held() ? of_tag.host : of_tag.clean) += image->stored();
+        }
         switch (segment->state()) {
           case SegmentState::kPending:
           case SegmentState::kResident:
@@ -369,7 +371,7 @@ Plan Inventory::BeginSleep(WorkerId id, const TagFilter& tags, const PolicyOf& p
           force && to == SegmentState::kDiscarded && segment->state() == SegmentState::kOffloaded;
       if (segment->state() != SegmentState::kResident && !drop_image) continue;
       part.segments.push_back(
-          {segment->id(), offset, segment->size(), segment->state(), to, nullptr});
+          {segment->id(), offset, segment->size(), segment->state(), to, segment->image()});
       if (drop_image) continue;
       any_resident = true;
       segment->Move(SegmentState::kSleeping);
@@ -451,9 +453,8 @@ std::vector<Orphans> Inventory::Commit(WorkerId id, Plan& plan) {
       if (segment == nullptr) continue;  // freed while it slept, before a forced discard
       segment->Move(planned.to);
       segment->SetAttachment(id, waking ? AttachmentState::kMapped : AttachmentState::kUnmapped);
-      if (planned.to != SegmentState::kOffloaded) ended.push_back(segment->image());
-      segment->set_image(planned.to == SegmentState::kOffloaded ? planned.image : nullptr);
-      if (waking) planned.image.reset();
+      ended.push_back(segment->image());
+      segment->set_image(planned.to == SegmentState::kDiscarded ? nullptr : planned.image);
     }
     if (waking) arena.AddExtents(part.extents);
   }

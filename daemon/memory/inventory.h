@@ -45,6 +45,7 @@ struct TagStats {
   Bytes addresses{};
   Bytes stranded{};
   Bytes host{};
+  Bytes clean{};  // of the host pool, by images of resident segments
 };
 
 struct WorkerStats {
@@ -62,6 +63,7 @@ struct PlannedSegment {
   SegmentState from = SegmentState::kResident;
   SegmentState to = SegmentState::kResident;
   std::shared_ptr<Image> image;  // to fill by a sleep, to read by a wake
+  bool reused = false;           // by a sleep: it was there, and is held for it
 };
 
 // One arena's part in an operation. `extents`: those that a sleep gives up, or a wake has made.
@@ -170,7 +172,7 @@ class Inventory {
   // Takes a sleep's extents out of the books, before they end.
   void TakeExtents(WorkerId worker, const Plan& plan) EXCLUDES(mutex_);
   // Moves every segment to where the plan says. A wake's extents enter the books; images are
-  // set or dropped. Segments freed meanwhile go.
+  // set, kept or dropped. Segments freed meanwhile go.
   std::vector<Orphans> Commit(WorkerId worker, Plan& plan) EXCLUDES(mutex_);
   // Moves every segment back.
   std::vector<Orphans> RollBack(WorkerId worker, Plan& plan) EXCLUDES(mutex_);

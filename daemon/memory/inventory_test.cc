@@ -52,7 +52,7 @@ class InventoryTest : public MemoryFixture {
     for (PlannedArena& part : plan.arenas) {
       for (PlannedSegment& segment : part.segments) {
         if (segment.to != SegmentState::kOffloaded) continue;
-        segment.image = *Image::Create(pool_, segment.size, Draw());
+        segment.image = *images_.Create(segment.size, Draw());
       }
     }
   }
@@ -97,6 +97,7 @@ class InventoryTest : public MemoryFixture {
   }
 
   HostPool pool_{driver_, MiB(16)};
+  ImageStore images_{pool_};
   Inventory inventory_{kPage, Pages(kArenaPages), kTotal};
   const WorkerId worker_ = AddWorker();
 };
@@ -360,7 +361,7 @@ TEST_F(InventoryTest, ARolledBackSleepLeavesAllAsItWas) {
   EXPECT_EQ(pool_.stats().used, Bytes(0));
 }
 
-TEST_F(InventoryTest, AWakeMakesNeighboursOneExtentAndDropsImages) {
+TEST_F(InventoryTest, AWakeMakesNeighboursOneExtentAndKeepsImages) {
   Allocate(kWeights, 2);
   Allocate(kWeights, 3);
   Sleep(Offload);
@@ -374,10 +375,19 @@ TEST_F(InventoryTest, AWakeMakesNeighboursOneExtentAndDropsImages) {
   GiveExtents(plan);
   EXPECT_TRUE(inventory_.Commit(worker_, plan).empty());
   inventory_.EndOperation(worker_);
+  for (const PlannedSegment& segment : plan.arenas[0].segments) images_.Retire(*segment.image);
   EXPECT_EQ(Tag(kWeights).resident, Pages(5));
   EXPECT_EQ(Tag(kWeights).extents, 1);
-  EXPECT_EQ(pool_.stats().used, Bytes(0));
+  EXPECT_EQ(Tag(kWeights).host, Bytes(0));
+  EXPECT_EQ(Tag(kWeights).clean, HostPool::kUnit * 2);
   EXPECT_TRUE(inventory_.AsleepTags(worker_).empty());
+  // The next sleep finds them.
+  ASSERT_THAT(inventory_.BeginOperation(worker_), IsOk());
+  Plan again = inventory_.BeginSleep(worker_, Every, Offload, false);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(again.arenas[0].segments[i].image, plan.arenas[0].segments[i].image);
+  }
+  EXPECT_TRUE(inventory_.RollBack(worker_, again).empty());
 }
 
 TEST_F(InventoryTest, ARolledBackWakeKeepsTheImages) {

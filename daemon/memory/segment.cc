@@ -18,26 +18,35 @@ namespace {
 
 std::string_view SegmentStateName(SegmentState state) {
   switch (state) {
-    case SegmentState::kPending: return "PENDING";
-    case SegmentState::kResident: return "RESIDENT";
-    case SegmentState::kSleeping: return "SLEEPING";
-    case SegmentState::kOffloaded: return "OFFLOADED";
-    case SegmentState::kDiscarded: return "DISCARDED";
-    case SegmentState::kWaking: return "WAKING";
+    case SegmentState::kPending:
+      return "PENDING";
+    case SegmentState::kResident:
+      return "RESIDENT";
+    case SegmentState::kSleeping:
+      return "SLEEPING";
+    case SegmentState::kOffloaded:
+      return "OFFLOADED";
+    case SegmentState::kDiscarded:
+      return "DISCARDED";
+    case SegmentState::kWaking:
+      return "WAKING";
   }
   return "?";
 }
 
 bool IsLegalMove(SegmentState from, SegmentState to) {
   switch (from) {
-    case SegmentState::kPending: return to == SegmentState::kResident;
-    case SegmentState::kResident: return to == SegmentState::kSleeping;
+    case SegmentState::kPending:
+      return to == SegmentState::kResident;
+    case SegmentState::kResident:
+      return to == SegmentState::kSleeping;
     case SegmentState::kSleeping:
       return to == SegmentState::kOffloaded || to == SegmentState::kDiscarded ||
              to == SegmentState::kResident;
     case SegmentState::kOffloaded:
       return to == SegmentState::kWaking || to == SegmentState::kDiscarded;
-    case SegmentState::kDiscarded: return to == SegmentState::kWaking;
+    case SegmentState::kDiscarded:
+      return to == SegmentState::kWaking;
     case SegmentState::kWaking:
       return to == SegmentState::kResident || to == SegmentState::kOffloaded ||
              to == SegmentState::kDiscarded;

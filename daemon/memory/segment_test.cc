@@ -25,12 +25,23 @@ std::unique_ptr<Segment> In(S state) {
     for (const S to : path) segment->Move(to);
   };
   switch (state) {
-    case S::kPending: break;
-    case S::kResident: go({S::kResident}); break;
-    case S::kSleeping: go({S::kResident, S::kSleeping}); break;
-    case S::kOffloaded: go({S::kResident, S::kSleeping, S::kOffloaded}); break;
-    case S::kDiscarded: go({S::kResident, S::kSleeping, S::kDiscarded}); break;
-    case S::kWaking: go({S::kResident, S::kSleeping, S::kOffloaded, S::kWaking}); break;
+    case S::kPending:
+      break;
+    case S::kResident:
+      go({S::kResident});
+      break;
+    case S::kSleeping:
+      go({S::kResident, S::kSleeping});
+      break;
+    case S::kOffloaded:
+      go({S::kResident, S::kSleeping, S::kOffloaded});
+      break;
+    case S::kDiscarded:
+      go({S::kResident, S::kSleeping, S::kDiscarded});
+      break;
+    case S::kWaking:
+      go({S::kResident, S::kSleeping, S::kOffloaded, S::kWaking});
+      break;
   }
   return segment;
 }
@@ -62,12 +73,10 @@ TEST(SegmentTest, AnAttachmentIsSetForItsWorkerOnly) {
 
 TEST(SegmentTest, MovesAlongTheListedEdgesAndNoOthers) {
   const std::set<std::pair<S, S>> legal = {
-      {S::kPending, S::kResident},   {S::kResident, S::kSleeping},
-      {S::kSleeping, S::kOffloaded}, {S::kSleeping, S::kDiscarded},
-      {S::kSleeping, S::kResident},  {S::kOffloaded, S::kWaking},
-      {S::kOffloaded, S::kDiscarded}, {S::kDiscarded, S::kWaking},
-      {S::kWaking, S::kResident},    {S::kWaking, S::kOffloaded},
-      {S::kWaking, S::kDiscarded},
+      {S::kPending, S::kResident},    {S::kResident, S::kSleeping}, {S::kSleeping, S::kOffloaded},
+      {S::kSleeping, S::kDiscarded},  {S::kSleeping, S::kResident}, {S::kOffloaded, S::kWaking},
+      {S::kOffloaded, S::kDiscarded}, {S::kDiscarded, S::kWaking},  {S::kWaking, S::kResident},
+      {S::kWaking, S::kOffloaded},    {S::kWaking, S::kDiscarded},
   };
   for (const S from : kAll) {
     for (const S to : kAll) {

@@ -14,7 +14,7 @@
 #include "daemon/memory/device_memory.h"
 #include "daemon/memory/inventory.h"
 #include "daemon/operation/tasks.h"
-#include "daemon/pool/host_pool.h"
+#include "daemon/pool/image.h"
 #include "daemon/session/worker_link.h"
 #include "daemon/transfer/transfer.h"
 #include "lib/base/cancel_token.h"
@@ -30,7 +30,7 @@ struct OperationContext {
   DeviceMemory& memory;
   Inventory& inventory;
   Admission& admission;
-  HostPool& pool;
+  ImageStore& images;
   TransferEngine* transfer;
   Keeper& keeper;
   WorkerDirectory& directory;
@@ -44,6 +44,7 @@ struct OperationContext {
 struct PhaseTimes {
   Duration total{};
   Duration quiesce{};
+  Duration digest{};  // of what may be unchanged
   Duration copy{};
   Duration worker{};   // the worker's unmapping or mapping, as far as it was waited for
   Duration handles{};  // creating, mapping and releasing in the daemon
@@ -56,6 +57,7 @@ struct WorkerOutcome {
   int64_t segments = 0;
   Bytes device{};  // freed by a sleep, taken by a wake
   Bytes copied{};
+  Bytes unchanged{};  // offloaded by a sleep without a copy
   Bytes discarded{};  // dropped by a sleep, cleared by a wake
   PhaseTimes times;
   bool rollback_pending = false;
@@ -66,7 +68,8 @@ struct SleepSpec {
   Inventory::TagFilter tags;
   Inventory::PolicyOf policy;
   bool force = false;
-  bool own = false;  // by the worker's own call
+  bool own = false;      // by the worker's own call
+  int32_t priority = 0;  // of its copies; the highest first
   TimePoint deadline;
   const CancelToken* cancel = nullptr;  // before the commit; none: only the deadline ends it
   bool again = false;                   // waits for the roll back of what another caller gave up
@@ -75,7 +78,8 @@ struct SleepSpec {
 // Puts one worker's segments to sleep. The steps, and what a failure at each leaves:
 //   1. room in the host pool, for what is offloaded             nothing changed
 //   2. QUIESCE                                                  the worker resumes
-//   3. copy to the pool, while the worker unmaps                it maps again and resumes
+//   3. copy to the pool what its image does not hold already,
+//      while the worker unmaps                                  it maps again and resumes
 //   4. commit: the journal says so                              from here on only forward
 //   5. release extents, RESUME, answer
 // Where the same is under way already, by `wish`, waits for that and gives its outcome.
@@ -88,6 +92,7 @@ struct WakeSpec {
   Inventory::TagFilter tags;
   std::vector<std::string> order;  // tags whose bytes come first
   std::string reservation;         // empty: the worker's own if it has room, else the free budget
+  int32_t priority = 0;            // as in SleepSpec
   TimePoint deadline;
   const CancelToken* cancel = nullptr;  // as in SleepSpec
   bool again = false;                   // likewise

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/log.h"
+#include "daemon/operation/sleep_copy.h"
 #include "daemon/operation/steps.h"
 
 namespace torpor {
@@ -77,6 +78,7 @@ void Finish(Undo& undo) {
       EndExtents(undo.context, std::exchange(arena.extents, {}));
     }
   }
+  ReturnImages(undo.context, undo.plan);
   std::vector<Orphans> orphans = undo.context.inventory.RollBack(undo.worker, undo.plan);
   EndOrphans(undo.context, *undo.link, undo.context.inventory.NewOperationId(), std::move(orphans));
   undo.plan = Plan();

@@ -4,48 +4,16 @@
 #include "daemon/operation/operation.h"
 #include "daemon/operation/report.h"
 #include "daemon/operation/shared_runs.h"
+#include "daemon/operation/sleep_copy.h"
 #include "daemon/operation/steps.h"
 
 namespace torpor {
 namespace {
 
-// Room in the pool for everything that is copied. Pinning it may take long.
-Status TakeImages(const OperationContext& context, const std::string& reservation,
-                  const SleepSpec& spec, Plan& plan) {
-  for (PlannedArena& arena : plan.arenas) {
-    for (PlannedSegment& segment : arena.segments) {
-      if (segment.to != SegmentState::kOffloaded) continue;
-      TORPOR_RETURN_IF_ERROR(CheckWanted(spec.deadline, spec.cancel));
-      TORPOR_ASSIGN_OR_RETURN(Draw draw, context.admission.DrawHost(
-                                             RoundUp(segment.size, HostPool::kUnit), reservation));
-      TORPOR_ASSIGN_OR_RETURN(segment.image,
-                              Image::Create(context.pool, segment.size, std::move(draw)));
-    }
-  }
-  return Status::Ok();
-}
-
-Status Copy(const OperationContext& context, const Plan& plan, const SleepSpec& spec,
-            OperationReport& report, WorkerOutcome& outcome) {
-  for (const PlannedArena& arena : plan.arenas) {
-    Result<std::vector<CopyStep>> steps = [&] {
-      const PhaseTimer timer(&outcome.times.handles);
-      return PlanCopies(arena, true);
-    }();
-    if (!steps.ok()) return steps.status();
-    const PhaseTimer timer(&outcome.times.copy);
-    if (!steps->empty()) report.Enter(OperationReport::Phase::kCopy, arena.tag);
-    TORPOR_RETURN_IF_ERROR(context.transfer->ToHost(
-        *steps, [&] { return CheckWanted(spec.deadline, spec.cancel); },
-        [&](Bytes size) { report.Arrived(size); }));
-  }
-  return Status::Ok();
-}
-
 // Steps 2 and 3. Whatever fails, no copy and no answer is outstanding afterwards, except an UNMAP
 // that the worker did not answer in time, or before the cancellation.
 Status QuiesceCopyUnmap(const OperationContext& context, WorkerLink& link, OperationId operation,
-                        const SleepSpec& spec, const Plan& plan, OperationReport& report,
+                        const SleepSpec& spec, Plan& plan, OperationReport& report,
                         WorkerOutcome& outcome) {
   const auto until = [&] {
     return std::min(spec.deadline, std::chrono::steady_clock::now() + context.worker_deadline);
@@ -62,7 +30,7 @@ Status QuiesceCopyUnmap(const OperationContext& context, WorkerLink& link, Opera
       unmaps.push_back(link.StartUnmap(operation, arena.tag, arena.extents));
     }
   }
-  Status status = Copy(context, plan, spec, report, outcome);
+  Status status = CopyToImages(context, spec, plan, report, outcome);
   const PhaseTimer timer(&outcome.times.worker);
   report.Enter(OperationReport::Phase::kWorker);
   for (WorkerLink::Pending& unmap : unmaps) {
@@ -130,7 +98,6 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const SleepS
 
   // Committed: only forward from here.
   outcome.segments = plan.segments();
-  outcome.copied = plan.Sum(SegmentState::kResident, SegmentState::kOffloaded);
   outcome.discarded = plan.Sum(SegmentState::kResident, SegmentState::kDiscarded) +
                       plan.Sum(SegmentState::kOffloaded, SegmentState::kDiscarded);
   {
@@ -160,11 +127,13 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const SleepS
   }
   EndOperation(context, worker);
   report.Ended(outcome);
-  log::Info("worker {} ({}): {} slept {} segments in {} ms: {} freed, {} copied, {} discarded",
-            WorkerName(worker), outcome.name, OperationName(*operation), outcome.segments,
-            std::chrono::duration_cast<milliseconds>(total.Elapsed()).count(),
-            FormatBytes(outcome.device), FormatBytes(outcome.copied),
-            FormatBytes(outcome.discarded));
+  log::Info(
+      "worker {} ({}): {} slept {} segments in {} ms: {} freed, {} copied, {} unchanged, {} "
+      "discarded",
+      WorkerName(worker), outcome.name, OperationName(*operation), outcome.segments,
+      std::chrono::duration_cast<milliseconds>(total.Elapsed()).count(),
+      FormatBytes(outcome.device), FormatBytes(outcome.copied), FormatBytes(outcome.unchanged),
+      FormatBytes(outcome.discarded));
   return outcome;
 }
 

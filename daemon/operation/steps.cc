@@ -5,28 +5,30 @@
 
 #include "daemon/log.h"
 #include "daemon/operation/shared_runs.h"
+#include "daemon/operation/sleep_copy.h"
 
 namespace torpor {
+
+Result<ExtentPtr> CreateExtent(const OperationContext& context, WorkerId worker,
+                               const RangeSet::Range& range, Draw& draw) {
+  const ExtentId id = context.inventory.NewExtentIds(1).front();
+  TORPOR_ASSIGN_OR_RETURN(ExtentPtr extent, Extent::Create(context.memory, id, range.offset,
+                                                           range.size, draw.Split(range.size)));
+  TORPOR_RETURN_IF_ERROR(context.keeper.HoldExtent(id, worker, range.size, extent->fd()));
+  return extent;
+}
 
 Result<std::vector<ExtentPtr>> CreateExtents(const OperationContext& context, WorkerId worker,
                                              const std::vector<RangeSet::Range>& ranges,
                                              Draw& draw) {
-  const std::vector<RangeSet::Range> planned = PlanExtents(ranges);
-  const std::vector<ExtentId> ids = context.inventory.NewExtentIds(planned.size());
   std::vector<ExtentPtr> extents;
-  for (size_t i = 0; i < planned.size(); ++i) {
-    Result<ExtentPtr> extent = Extent::Create(context.memory, ids[i], planned[i].offset,
-                                              planned[i].size, draw.Split(planned[i].size));
-    Status status = extent.status();
-    if (extent.ok()) {
-      extents.push_back(*extent);
-      status = context.keeper.HoldExtent(ids[i], worker, planned[i].size, (*extent)->fd());
-      *extent = nullptr;
-    }
-    if (!status.ok()) {
+  for (const RangeSet::Range& range : PlanExtents(ranges)) {
+    Result<ExtentPtr> extent = CreateExtent(context, worker, range, draw);
+    if (!extent.ok()) {
       EndExtents(context, std::move(extents));
-      return status;
+      return extent.status();
     }
+    extents.push_back(*std::move(extent));
   }
   return extents;
 }
@@ -38,41 +40,6 @@ void EndExtents(const OperationContext& context, std::vector<ExtentPtr> extents)
     }
     extent.reset();
   }
-}
-
-Result<std::vector<CopyStep>> PlanCopies(const PlannedArena& arena, bool to_host) {
-  std::vector<CopyStep> steps;
-  auto extent = arena.extents.begin();
-  for (const PlannedSegment& segment : arena.segments) {
-    if (segment.image == nullptr && to_host) continue;
-    size_t chunk = 0;
-    Bytes in_chunk{};
-    for (Bytes at{}; at < segment.size;) {
-      const Bytes offset = segment.offset + at;
-      while (extent != arena.extents.end() && (*extent)->end() <= offset) ++extent;
-      if (extent == arena.extents.end() || (*extent)->offset() > offset) {
-        return Internal("EXTENT_MISSING", "a segment has a part without memory")
-            .With("segment", segment.id.value())
-            .With("offset", offset.value());
-      }
-      TORPOR_ASSIGN_OR_RETURN(const DeviceAddress base, (*extent)->MapForCopy());
-      CopyStep step{base + (offset - (*extent)->offset()), nullptr,
-                    std::min(segment.size - at, (*extent)->end() - offset)};
-      if (segment.image != nullptr) {
-        const ImageChunk& piece = segment.image->chunks()[chunk];
-        step.host = piece.data + in_chunk.value();
-        step.size = std::min(step.size, piece.length - in_chunk);
-        in_chunk += step.size;
-        if (in_chunk == piece.length) {
-          ++chunk;
-          in_chunk = Bytes(0);
-        }
-      }
-      at += step.size;
-      AppendStep(steps, step);
-    }
-  }
-  return steps;
 }
 
 Status CheckWanted(TimePoint deadline, const CancelToken* cancel) {
@@ -111,6 +78,7 @@ void RecordFreed(const OperationContext& context, WorkerId worker, SegmentId seg
 
 void RollBackBooks(const OperationContext& context, WorkerLink& link, OperationId operation,
                    Plan& plan) {
+  ReturnImages(context, plan);
   EndOrphans(context, link, operation, context.inventory.RollBack(link.worker(), plan));
   EndOperation(context, link.worker());
 }

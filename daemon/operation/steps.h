@@ -15,9 +15,9 @@ Result<std::vector<ExtentPtr>> CreateExtents(const OperationContext& context, Wo
                                              const std::vector<RangeSet::Range>& ranges,
                                              Draw& draw);
 
-// The copies between the segments of `arena` and their images; segments without an image are
-// cleared. Maps the extents for the daemon where they are not yet.
-Result<std::vector<CopyStep>> PlanCopies(const PlannedArena& arena, bool to_host);
+// One of them, of the size of `range`.
+Result<ExtentPtr> CreateExtent(const OperationContext& context, WorkerId worker,
+                               const RangeSet::Range& range, Draw& draw);
 
 // Adds the time of its life to `*sum`.
 class PhaseTimer {

@@ -6,6 +6,7 @@
 #include "daemon/operation/report.h"
 #include "daemon/operation/shared_runs.h"
 #include "daemon/operation/steps.h"
+#include "daemon/operation/wake_copy.h"
 
 namespace torpor {
 namespace {
@@ -26,50 +27,6 @@ Result<Draw> Admit(const OperationContext& context, const WorkerInfo& info, cons
     if (draw.ok()) return draw;
   }
   return context.admission.DrawDevice(size, "");
-}
-
-// Step 2. Whatever fails, no copy is outstanding afterwards.
-Status CreateMapCopy(const OperationContext& context, WorkerLink& link, OperationId operation,
-                     const WakeSpec& spec, Draw draw, Plan& plan, OperationReport& report,
-                     WorkerOutcome& outcome) {
-  std::vector<WorkerLink::Pending> maps;
-  Status status;
-  report.Enter(OperationReport::Phase::kHandles);
-  for (PlannedArena& arena : plan.arenas) {
-    status = CheckWanted(spec.deadline, spec.cancel);
-    if (!status.ok()) break;
-    std::vector<RangeSet::Range> ranges;
-    for (const PlannedSegment& segment : arena.segments) {
-      ranges.push_back({segment.offset, segment.size});
-    }
-    Result<std::vector<CopyStep>> steps = std::vector<CopyStep>();
-    {
-      const PhaseTimer timer(&outcome.times.handles);
-      Result<std::vector<ExtentPtr>> extents = CreateExtents(context, link.worker(), ranges, draw);
-      if (extents.ok()) {
-        arena.extents = *std::move(extents);
-        maps.push_back(link.StartMap(operation, arena.tag, arena.extents));
-        steps = PlanCopies(arena, false);
-      } else {
-        steps = extents.status();
-      }
-    }
-    if (steps.ok()) {
-      const PhaseTimer timer(&outcome.times.copy);
-      report.Enter(OperationReport::Phase::kCopy, arena.tag);
-      status = context.transfer->ToDevice(
-          *steps, [&] { return CheckWanted(spec.deadline, spec.cancel); },
-          [&](Bytes size) { report.Arrived(size); });
-    } else {
-      status = steps.status();
-    }
-    if (!status.ok()) break;
-  }
-  const PhaseTimer timer(&outcome.times.worker);
-  report.Enter(OperationReport::Phase::kWorker);
-  const Status mapped =
-      WorkerLink::WaitForAll(maps, {context.worker_deadline, spec.deadline, spec.cancel});
-  return status.ok() ? mapped : status;
 }
 
 WorkerOutcome Run(const OperationContext& context, WorkerId worker, const WakeSpec& spec) {
@@ -106,7 +63,7 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const WakeSp
   }
 
   outcome.status =
-      CreateMapCopy(context, **link, *operation, spec, *std::move(draw), plan, report, outcome);
+      CreateAndFill(context, **link, *operation, spec, *std::move(draw), plan, report, outcome);
   if (outcome.status.ok()) outcome.status = CheckWanted(spec.deadline, spec.cancel);
   if (outcome.status.ok()) outcome.status = RecordPlan(context, worker, plan, true);
   if (!outcome.status.ok()) {
@@ -125,6 +82,12 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const WakeSp
   outcome.copied = copied;
   outcome.discarded = cleared;
   std::vector<Orphans> orphans = context.inventory.Commit(worker, plan);
+  // They stay while there is room: what is unchanged at the next sleep need not be copied.
+  for (PlannedArena& arena : plan.arenas) {
+    for (PlannedSegment& segment : arena.segments) {
+      if (segment.image != nullptr) context.images.Retire(*segment.image);
+    }
+  }
   report.Committed(plan, outcome);
   EndOrphans(context, **link, *operation, std::move(orphans));
   const Status resumed =

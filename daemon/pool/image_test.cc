@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
+#include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,7 +23,11 @@ class ImageTest : public ::testing::Test {
   Result<std::shared_ptr<Image>> Create(Bytes size) {
     TORPOR_ASSIGN_OR_RETURN(Draw draw,
                             admission_.DrawHost(RoundUp(size, HostPool::kUnit), std::string()));
-    return Image::Create(pool_, size, std::move(draw));
+    TORPOR_ASSIGN_OR_RETURN(auto image, images_.Create(size, std::move(draw)));
+    for (const HostPool::Block& block : image->blocks()) {
+      TORPOR_RETURN_IF_ERROR(pool_.AwaitPinned(block.data, block.size, nullptr));
+    }
+    return image;
   }
   // Room in the host budget, by what can be drawn of it.
   bool HasRoom(Bytes size) { return admission_.DrawHost(size, std::string()).ok(); }
@@ -30,6 +37,7 @@ class ImageTest : public ::testing::Test {
     Bytes length{};
     const std::byte* end = nullptr;
     for (const ImageChunk& chunk : image.chunks()) {
+      EXPECT_EQ(chunk.offset, length);
       EXPECT_GT(chunk.length, Bytes(0));
       EXPECT_LE(chunk.length, kImageChunk);
       EXPECT_EQ(chunk.stored, chunk.length);
@@ -54,6 +62,7 @@ class ImageTest : public ::testing::Test {
                        [this](auto accuracy) { return memory_.Measure(accuracy); },
                        Clock::Real()};
   HostPool pool_{*driver_, MiB(16)};
+  ImageStore images_{pool_};
 };
 
 TEST_F(ImageTest, IsATableOfChunks) {
@@ -99,6 +108,97 @@ TEST_F(ImageTest, GivesTheDrawBackWhenThePoolRefuses) {
   EXPECT_TRUE(HasRoom(MiB(16)));
   EXPECT_EQ(pool_.stats().used, MiB(12));
   pool_.Free(held);
+}
+
+// --- Clean images
+
+class CleanImageTest : public ImageTest {
+ protected:
+  Draw MakeDraw(Bytes size) { return *admission_.DrawHost(size, std::string()); }
+  bool Hold(Image& image) {
+    Draw draw = MakeDraw(image.size());
+    return images_.Hold(image, draw);
+  }
+};
+
+TEST_F(CleanImageTest, LeavesItsRoomToOthersAndKeepsItsBytes) {
+  const auto image = *Create(MiB(16));
+  image->chunks()[3].digest = PartDigest{1, 2};
+  images_.Retire(*image);
+  EXPECT_FALSE(image->held());
+  EXPECT_EQ(images_.stats().clean, MiB(16));
+  EXPECT_EQ(images_.stats().pool.used, Bytes(0));
+  EXPECT_TRUE(HasRoom(MiB(16)));
+  ASSERT_TRUE(Hold(*image));
+  EXPECT_TRUE(image->held());
+  EXPECT_EQ(images_.stats().clean, Bytes(0));
+  EXPECT_EQ(images_.stats().pool.used, MiB(16));
+  EXPECT_FALSE(HasRoom(HostPool::kUnit));
+  EXPECT_EQ(image->chunks()[3].digest, (PartDigest{1, 2}));
+}
+
+TEST_F(CleanImageTest, TheLeastRecentlyUsedGoFirst) {
+  std::vector<std::shared_ptr<Image>> images;
+  images.reserve(4);
+  for (int i = 0; i < 4; ++i) images.push_back(*Create(MiB(4)));
+  for (const int i : {2, 0, 3, 1}) images_.Retire(*images[static_cast<size_t>(i)]);
+  ASSERT_TRUE(Hold(*images[2]));
+  images_.Retire(*images[2]);  // now the most recently used
+  const auto fresh = *Create(MiB(6));
+  EXPECT_FALSE(Hold(*images[0]));
+  EXPECT_FALSE(Hold(*images[3]));
+  EXPECT_EQ(images[0]->stored(), Bytes(0));
+  EXPECT_TRUE(Hold(*images[1]));
+  EXPECT_TRUE(Hold(*images[2]));
+  EXPECT_EQ(images_.stats().pool.used, MiB(14));
+  ExpectWhole(*fresh);
+}
+
+TEST_F(CleanImageTest, NoneIsTakenForWhatCannotFitAnyway) {
+  const auto held = *Create(MiB(12));
+  const auto clean = *Create(MiB(4));
+  images_.Retire(*clean);
+  EXPECT_THAT(images_.Create(MiB(8), Draw()), HasReason("HOST_POOL_EXHAUSTED"));
+  EXPECT_TRUE(Hold(*clean));
+}
+
+TEST_F(CleanImageTest, EndsWithItsSegment) {
+  auto image = *Create(MiB(4));
+  images_.Retire(*image);
+  image.reset();
+  EXPECT_EQ(images_.stats().clean, Bytes(0));
+  EXPECT_EQ(pool_.stats().used, Bytes(0));
+  EXPECT_THAT(Create(MiB(16)), IsOk());
+}
+
+TEST_F(CleanImageTest, ManyUsersAtOnce) {
+  std::vector<std::thread> threads;
+  threads.reserve(4);
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([this, t] {
+      std::mt19937 random(static_cast<unsigned>(t));
+      std::vector<std::shared_ptr<Image>> mine;  // clean ones
+      for (int i = 0; i < 500; ++i) {
+        auto image = Create(MiB(1 + static_cast<int64_t>(random() % 4)));
+        ASSERT_THAT(image, IsOk()) << "although the others draw no more than the rest";
+        std::memset((*image)->chunks()[0].data, t, 64);
+        if (!mine.empty() && random() % 2 == 0) {
+          const auto old = mine[random() % mine.size()];
+          image->reset();
+          if (!Hold(*old)) continue;
+          EXPECT_EQ(old->chunks()[0].data[63], static_cast<std::byte>(t));
+          images_.Retire(*old);
+          continue;
+        }
+        images_.Retire(**image);
+        mine.push_back(*image);
+        if (mine.size() > 4) mine.erase(mine.begin());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(pool_.stats().used, Bytes(0));
+  EXPECT_TRUE(HasRoom(MiB(16)));
 }
 
 }  // namespace

@@ -62,11 +62,13 @@ void FromOutcome(const WorkerOutcome& outcome, v1::WorkerResult& result) {
   *result.mutable_status() = ToRpcStatus(outcome.status);
   result.set_device_bytes(outcome.device.value());
   result.set_copied_bytes(outcome.copied.value());
+  result.set_unchanged_bytes(outcome.unchanged.value());
   result.set_discarded_bytes(outcome.discarded.value());
   result.set_segments(outcome.segments);
   v1::Timing& timing = *result.mutable_timing();
   FromDuration(outcome.times.total, *timing.mutable_total());
   FromDuration(outcome.times.quiesce, *timing.mutable_quiesce());
+  FromDuration(outcome.times.digest, *timing.mutable_digest());
   FromDuration(outcome.times.copy, *timing.mutable_copy());
   FromDuration(outcome.times.worker, *timing.mutable_worker());
   FromDuration(outcome.times.handles, *timing.mutable_handles());
@@ -110,6 +112,7 @@ void FromTag(const TagStats& stats, v1::TagUsage& usage) {
   usage.set_extents(stats.extents);
   usage.set_stranded_bytes(stats.stranded.value());
   usage.set_host_bytes(stats.host.value());
+  usage.set_clean_bytes(stats.clean.value());
   usage.set_moving_segments(stats.moving);
 }
 
@@ -205,6 +208,7 @@ Result<SleepCommand> ToSleepCommand(const v1::SleepRequest& request, TimePoint d
     TORPOR_ASSIGN_OR_RETURN(command.policies[tag], ToPolicy(tag, policy));
   }
   command.force = request.force();
+  command.priority = request.priority();
   command.deadline = deadline;
   return command;
 }
@@ -214,6 +218,7 @@ WakeCommand ToWakeCommand(const v1::WakeUpRequest& request, TimePoint deadline) 
   command.selector = ToSelector(request.selector());
   command.order.assign(request.order().begin(), request.order().end());
   command.reservation = request.reservation_id();
+  command.priority = request.priority();
   command.deadline = deadline;
   return command;
 }
@@ -240,6 +245,9 @@ Result<ReservationSpec> ToReservationSpec(const v1::ReserveRequest& request) {
 
 void FromOutcomes(const std::vector<WorkerOutcome>& outcomes, v1::SleepResponse& response) {
   FromAll(outcomes, response);
+  Bytes unchanged{};
+  for (const WorkerOutcome& outcome : outcomes) unchanged += outcome.unchanged;
+  response.set_unchanged_bytes(unchanged.value());
 }
 
 void FromOutcomes(const std::vector<WorkerOutcome>& outcomes, v1::WakeUpResponse& response) {
@@ -267,6 +275,7 @@ void FromReport(const UsageReport& report, const Now& now, v1::UsageResponse& re
   pool.set_pinned_bytes(report.pool.pinned.value());
   pool.set_used_bytes(report.pool.used.value());
   pool.set_promised_bytes(report.pool_promised.value());
+  pool.set_clean_bytes(report.pool_clean.value());
   pool.set_kind(report.pool.kind);
   pool.set_pinning(report.pool.pinning);
   pool.set_refused_bytes(report.pool.refused.value());

@@ -1,110 +1,251 @@
 #include "daemon/transfer/transfer.h"
 
-#include <algorithm>
+#include <sys/mman.h>
+
+#include <cerrno>
 #include <deque>
+
+#include "daemon/log.h"
 
 namespace torpor {
 namespace {
 
 // Enough to keep the link busy while one step is waited for.
-constexpr size_t kStepsInFlight = 3;
+constexpr int kStepsInFlight = 3;
+// For 256 GiB.
+constexpr Bytes kDigestBuffer = MiB(16);
 
 }  // namespace
 
-void AppendStep(std::vector<CopyStep>& steps, CopyStep step) {
-  if (!steps.empty()) {
-    CopyStep& last = steps.back();
-    const bool both_clear = last.host == nullptr && step.host == nullptr;
-    const bool host_continues = last.host != nullptr && last.host + last.size.value() == step.host;
-    if (last.device + last.size == step.device && (both_clear || host_continues)) {
-      const Bytes more = std::min(step.size, kMaxCopyStep - last.size);
-      last.size += more;
-      step.device = step.device + more;
-      if (step.host != nullptr) step.host += more.value();
-      step.size -= more;
+// --- Copies
+
+// One operation's copies.
+class TransferEngine::Run {
+ public:
+  Run(Driver& driver, Direction& direction, int32_t priority, const Interrupt& interrupt,
+      const Arrived& arrived)
+      : driver_(driver), direction_(direction), interrupt_(interrupt), arrived_(arrived) {
+    MutexLock lock(direction_.mutex);
+    rank_ = {-int64_t{priority}, direction_.operations++};
+  }
+
+  Status Copy(StepSource& source) {
+    while (status_.ok()) {
+      status_ = interrupt_();
+      if (!status_.ok()) break;
+      CopyStep step;
+      Result<StepSource::Next> next = source.NextStep(false, step);
+      if (next.ok() && *next == StepSource::Next::kNotReady) {
+        while (!in_flight_.empty()) WaitOldest();
+        if (!status_.ok()) break;
+        next = source.NextStep(true, step);
+      }
+      if (!next.ok()) status_ = next.status();
+      if (!next.ok() || *next == StepSource::Next::kEnd) break;
+      if (TakeTurn()) Queue(step);
     }
+    while (!in_flight_.empty()) WaitOldest();
+    // The memory belongs to the copies until they are done, whatever went wrong with telling so.
+    if (!settled_) {
+      const Status synchronized = driver_.Synchronize();
+      if (status_.ok()) status_ = synchronized;
+    }
+    return status_;
   }
-  while (step.size > Bytes(0)) {
-    const Bytes part = std::min(step.size, kMaxCopyStep);
-    steps.push_back({step.device, step.host, part});
-    step.device = step.device + part;
-    if (step.host != nullptr) step.host += part.value();
-    step.size -= part;
-  }
-}
 
-Result<std::unique_ptr<TransferEngine>> TransferEngine::Create(Driver& driver) {
-  TORPOR_ASSIGN_OR_RETURN(const StreamId to_host, driver.CreateStream());
-  Result<StreamId> to_device = driver.CreateStream();
-  if (!to_device.ok()) {
-    (void)driver.DestroyStream(to_host);
-    return to_device.status();
-  }
-  return std::unique_ptr<TransferEngine>(new TransferEngine(driver, to_host, *to_device));
-}
-
-TransferEngine::~TransferEngine() {
-  (void)driver_.DestroyStream(to_host_);
-  (void)driver_.DestroyStream(to_device_);
-}
-
-Status TransferEngine::Queue(StreamId stream, bool to_host, const CopyStep& step) {
-  if (to_host) return driver_.CopyToHost(stream, step.host, step.device, step.size);
-  if (step.host == nullptr) return driver_.Clear(stream, step.device, step.size);
-  return driver_.CopyToDevice(stream, step.device, step.host, step.size);
-}
-
-Status TransferEngine::Run(StreamId stream, Mutex& order, bool to_host,
-                           const std::vector<CopyStep>& steps, const Interrupt& interrupt,
-                           const Arrived& arrived) {
+ private:
   struct InFlight {
     EventId event;
     Bytes size;
   };
-  std::deque<InFlight> in_flight;
-  Status status;
-  bool settled = true;  // no step is in flight that no event tells of
-  const auto wait_oldest = [&] {
-    const InFlight oldest = in_flight.front();
-    in_flight.pop_front();
+
+  // False if one of our own steps failed meanwhile.
+  bool TakeTurn() {
+    while (!TakeTurnOrLeave()) {
+      WaitOldest();
+      if (status_.ok()) continue;
+      MutexLock lock(direction_.mutex);
+      direction_.ready.erase(rank_);
+      direction_.changed.NotifyAll();
+      return false;
+    }
+    return true;
+  }
+
+  // False if all that may be in flight is, and some of it ours: nobody else waits for that.
+  bool TakeTurnOrLeave() {
+    MutexLock lock(direction_.mutex);
+    direction_.ready.insert(rank_);
+    for (;;) {
+      const bool full = direction_.in_flight >= kStepsInFlight;
+      if (full && !in_flight_.empty()) return false;
+      if (!full && !direction_.queuing && *direction_.ready.begin() == rank_) break;
+      direction_.changed.Wait(direction_.mutex);
+    }
+    direction_.ready.erase(rank_);
+    direction_.queuing = true;
+    ++direction_.in_flight;
+    direction_.changed.NotifyAll();
+    return true;
+  }
+
+  void Queue(const CopyStep& step) {
+    status_ = direction_.to_host
+                  ? driver_.CopyToHost(direction_.stream, step.host, step.device, step.size)
+                  : driver_.CopyToDevice(direction_.stream, step.device, step.host, step.size);
+    Result<EventId> event = status_.ok() ? driver_.RecordEvent(direction_.stream) : status_;
+    if (status_.ok() && !event.ok()) settled_ = false;
+    status_ = event.status();
+    if (event.ok()) in_flight_.push_back({*event, step.size});
+    MutexLock lock(direction_.mutex);
+    direction_.queuing = false;
+    if (!event.ok()) --direction_.in_flight;
+    direction_.changed.NotifyAll();
+  }
+
+  void WaitOldest() {
+    const InFlight oldest = in_flight_.front();
+    in_flight_.pop_front();
     const Status waited = driver_.WaitEvent(oldest.event);
-    if (waited.ok() && arrived != nullptr) arrived(oldest.size);
-    if (status.ok()) status = waited;
-    settled = settled && waited.ok();
-  };
-  for (const CopyStep& step : steps) {
-    if (in_flight.size() >= kStepsInFlight) wait_oldest();
-    if (status.ok()) status = interrupt();
-    if (!status.ok()) break;
-    MutexLock lock(order);
-    status = Queue(stream, to_host, step);
-    if (!status.ok()) break;
-    Result<EventId> event = driver_.RecordEvent(stream);
-    if (!event.ok()) {
-      status = event.status();
-      settled = false;
-      break;
+    settled_ = settled_ && waited.ok();
+    if (status_.ok()) status_ = waited;
+    {
+      MutexLock lock(direction_.mutex);
+      --direction_.in_flight;
+      direction_.changed.NotifyAll();
     }
-    in_flight.push_back({*event, step.size});
+    if (waited.ok() && arrived_ != nullptr) arrived_(oldest.size);
   }
-  while (!in_flight.empty()) wait_oldest();
-  // The memory belongs to the copies until they are done, whatever went wrong with telling so.
-  if (!settled) {
-    if (const Status synchronized = driver_.Synchronize(); !synchronized.ok() && status.ok()) {
-      status = synchronized;
-    }
+
+  Driver& driver_;
+  Direction& direction_;
+  const Interrupt& interrupt_;
+  const Arrived& arrived_;
+  std::pair<int64_t, uint64_t> rank_;
+  std::deque<InFlight> in_flight_;
+  Status status_;
+  bool settled_ = true;  // no step is in flight that no event tells of
+};
+
+Status TransferEngine::ToHost(StepSource& source, int32_t priority, const Interrupt& interrupt,
+                              const Arrived& arrived) {
+  return Run(driver_, to_host_, priority, interrupt, arrived).Copy(source);
+}
+
+Status TransferEngine::ToDevice(StepSource& source, int32_t priority, const Interrupt& interrupt,
+                                const Arrived& arrived) {
+  return Run(driver_, to_device_, priority, interrupt, arrived).Copy(source);
+}
+
+// --- The engine
+
+Result<std::unique_ptr<TransferEngine>> TransferEngine::Create(Driver& driver) {
+  std::unique_ptr<TransferEngine> engine(new TransferEngine(driver));
+  TORPOR_RETURN_IF_ERROR(engine->Start());
+  return engine;
+}
+
+Status TransferEngine::Start() {
+  to_host_.to_host = true;
+  for (StreamId* const stream :
+       {&to_host_.stream, &to_device_.stream, &clear_stream_, &digest_stream_}) {
+    TORPOR_ASSIGN_OR_RETURN(*stream, driver_.CreateStream());
   }
+  void* const buffer = ::mmap(nullptr, kDigestBuffer.size(), PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  Status status = buffer == MAP_FAILED ? ErrnoStatus(errno, "map memory for digests")
+                                       : driver_.RegisterHost(buffer, kDigestBuffer);
+  if (!status.ok()) {
+    // Every sleep copies everything then.
+    log::Warning("no memory for digests: {}", status);
+    if (buffer != MAP_FAILED) ::munmap(buffer, kDigestBuffer.size());
+    return Status::Ok();
+  }
+  digests_ = static_cast<PartDigest*>(buffer);
+  MutexLock lock(digests_mutex_);
+  free_digests_.Put(Bytes(0), kDigestBuffer);
+  return Status::Ok();
+}
+
+TransferEngine::~TransferEngine() {
+  for (const StreamId stream :
+       {to_host_.stream, to_device_.stream, clear_stream_, digest_stream_}) {
+    if (stream != StreamId()) (void)driver_.DestroyStream(stream);
+  }
+  if (digests_ != nullptr) {
+    (void)driver_.UnregisterHost(digests_);
+    ::munmap(digests_, kDigestBuffer.size());
+  }
+}
+
+// --- Clearing
+
+Status ClearRun::Add(DeviceAddress address, Bytes size) {
+  TORPOR_RETURN_IF_ERROR(engine_.driver_.Clear(engine_.clear_stream_, address, size));
+  running_ = true;
+  return Status::Ok();
+}
+
+Status ClearRun::Finish() {
+  if (!std::exchange(running_, false)) return Status::Ok();
+  const Result<EventId> event = engine_.driver_.RecordEvent(engine_.clear_stream_);
+  Status status = event.ok() ? engine_.driver_.WaitEvent(*event) : event.status();
+  if (!status.ok()) (void)engine_.driver_.Synchronize();
   return status;
 }
 
-Status TransferEngine::ToHost(const std::vector<CopyStep>& steps, const Interrupt& interrupt,
-                              const Arrived& arrived) {
-  return Run(to_host_, to_host_order_, true, steps, interrupt, arrived);
+// --- Digests
+
+DigestRun::~DigestRun() {
+  (void)Settle();
+  MutexLock lock(engine_.digests_mutex_);
+  for (const Added& added : added_) {
+    engine_.free_digests_.Put(added.place, Bytes(added.parts * Bytes(sizeof(PartDigest)).value()));
+  }
 }
 
-Status TransferEngine::ToDevice(const std::vector<CopyStep>& steps, const Interrupt& interrupt,
-                                const Arrived& arrived) {
-  return Run(to_device_, to_device_order_, false, steps, interrupt, arrived);
+Status DigestRun::Add(DeviceAddress address, Bytes size, Bytes position) {
+  const int64_t first = position.value() / kDigestPart.value();
+  const int64_t last = (position + size).value() - 1;
+  const int64_t parts = last / kDigestPart.value() - first + 1;
+  const Bytes room(parts * Bytes(sizeof(PartDigest)).value());
+  std::optional<Bytes> place;
+  {
+    MutexLock lock(engine_.digests_mutex_);
+    place = engine_.free_digests_.Take(room);
+  }
+  if (!place.has_value()) {
+    return ResourceExhausted("DIGEST_BUFFER_FULL", "there is no room for more digests")
+        .With("parts", parts);
+  }
+  added_.push_back({position, *place, parts});
+  PartDigest* const to = engine_.digests_ + place->size() / sizeof(PartDigest);
+  TORPOR_RETURN_IF_ERROR(
+      engine_.driver_.Digest(engine_.digest_stream_, to, address, size, position));
+  running_ = true;
+  return Status::Ok();
+}
+
+Status DigestRun::Settle() {
+  if (!std::exchange(running_, false)) return Status::Ok();
+  const Result<EventId> event = engine_.driver_.RecordEvent(engine_.digest_stream_);
+  Status status = event.ok() ? engine_.driver_.WaitEvent(*event) : event.status();
+  if (!status.ok()) (void)engine_.driver_.Synchronize();
+  return status;
+}
+
+Result<std::vector<DigestRun::Part>> DigestRun::Finish() {
+  TORPOR_RETURN_IF_ERROR(Settle());
+  std::vector<Part> parts;
+  for (const Added& added : added_) {
+    const PartDigest* const digests = engine_.digests_ + added.place.size() / sizeof(PartDigest);
+    Bytes position = added.position;
+    for (int64_t i = 0; i < added.parts; ++i) {
+      parts.push_back({position, digests[i]});
+      position = position - position % kDigestPart + kDigestPart;
+    }
+  }
+  return parts;
 }
 
 }  // namespace torpor

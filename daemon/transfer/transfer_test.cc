@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "lib/base/clock.h"
 #include "lib/base/status_matchers.h"
 #include "lib/cuda/fault_driver.h"
 #include "lib/cuda/host_driver.h"
@@ -16,104 +19,22 @@
 namespace torpor {
 namespace {
 
-constexpr DeviceAddress kAddress(uint64_t{1} << 40);
-
 Status GoOn() { return Status::Ok(); }
 
-class AppendStepTest : public ::testing::Test {
- protected:
-  void Append(Bytes device_offset, std::byte* host, Bytes size) {
-    AppendStep(steps_, {kAddress + device_offset, host, size});
+// Gives steps from a list.
+class StepList final : public StepSource {
+ public:
+  explicit StepList(std::vector<CopyStep> steps) : steps_(std::move(steps)) {}
+  Result<Next> NextStep(bool /*may_block*/, CopyStep& step) override {
+    if (next_ == steps_.size()) return Next::kEnd;
+    step = steps_[next_++];
+    return Next::kStep;
   }
-  // An address that is only calculated with.
-  static std::byte* Host(Bytes offset) {
-    return reinterpret_cast<std::byte*>(uintptr_t{1} << 41) + offset.value();
-  }
-  std::vector<CopyStep> steps_;
+
+ private:
+  const std::vector<CopyStep> steps_;
+  size_t next_ = 0;
 };
-
-TEST_F(AppendStepTest, LengthensAStepThatContinuesAtBothEnds) {
-  Append(MiB(0), Host(MiB(8)), MiB(2));
-  Append(MiB(2), Host(MiB(10)), MiB(3));
-  ASSERT_EQ(steps_.size(), 1u);
-  EXPECT_EQ(steps_[0].device, kAddress);
-  EXPECT_EQ(steps_[0].host, Host(MiB(8)));
-  EXPECT_EQ(steps_[0].size, MiB(5));
-}
-
-TEST_F(AppendStepTest, KeepsStepsApartWhereOneEndJumps) {
-  Append(MiB(0), Host(MiB(0)), MiB(2));
-  Append(MiB(2), Host(MiB(4)), MiB(2));  // the host jumps
-  Append(MiB(6), Host(MiB(6)), MiB(2));  // the device jumps
-  EXPECT_EQ(steps_.size(), 3u);
-}
-
-TEST_F(AppendStepTest, MergesClearsButNotAClearWithACopy) {
-  Append(MiB(0), nullptr, MiB(2));
-  Append(MiB(2), nullptr, MiB(2));
-  Append(MiB(4), Host(MiB(0)), MiB(2));
-  Append(MiB(6), nullptr, MiB(2));
-  ASSERT_EQ(steps_.size(), 3u);
-  EXPECT_EQ(steps_[0].size, MiB(4));
-  EXPECT_EQ(steps_[1].host, Host(MiB(0)));
-  EXPECT_EQ(steps_[2].host, nullptr);
-}
-
-TEST_F(AppendStepTest, SplitsWhatIsTooLong) {
-  Append(MiB(0), Host(MiB(0)), kMaxCopyStep * 2 + MiB(1));
-  ASSERT_EQ(steps_.size(), 3u);
-  EXPECT_EQ(steps_[1].device, kAddress + kMaxCopyStep);
-  EXPECT_EQ(steps_[1].host, Host(kMaxCopyStep));
-  EXPECT_EQ(steps_[1].size, kMaxCopyStep);
-  EXPECT_EQ(steps_[2].size, MiB(1));
-}
-
-TEST_F(AppendStepTest, FillsTheLastStepBeforeItBeginsAnother) {
-  Append(MiB(0), Host(MiB(0)), kMaxCopyStep - MiB(1));
-  Append(kMaxCopyStep - MiB(1), Host(kMaxCopyStep - MiB(1)), MiB(4));
-  ASSERT_EQ(steps_.size(), 2u);
-  EXPECT_EQ(steps_[0].size, kMaxCopyStep);
-  EXPECT_EQ(steps_[1].device, kAddress + kMaxCopyStep);
-  EXPECT_EQ(steps_[1].host, Host(kMaxCopyStep));
-  EXPECT_EQ(steps_[1].size, MiB(3));
-}
-
-TEST_F(AppendStepTest, CoversEveryByteOnceWhateverThePieces) {
-  std::mt19937 random(3);
-  Bytes at{};
-  std::vector<CopyStep> pieces;
-  for (int i = 0; i < 500; ++i) {
-    const Bytes size(1 + static_cast<int64_t>(random() % MiB(9).size()));
-    const Bytes jump(random() % 4 == 0 ? 4096 : 0);
-    at += jump;
-    pieces.push_back({kAddress + at, random() % 8 == 0 ? nullptr : Host(at), size});
-    AppendStep(steps_, pieces.back());
-    at += size;
-  }
-  // Walk steps and pieces side by side.
-  size_t s = 0;
-  Bytes in_step{};
-  for (const CopyStep& piece : pieces) {
-    for (Bytes in_piece{}; in_piece < piece.size;) {
-      ASSERT_LT(s, steps_.size());
-      const CopyStep& step = steps_[s];
-      ASSERT_LE(step.size, kMaxCopyStep);
-      ASSERT_EQ(step.device + in_step, piece.device + in_piece);
-      ASSERT_EQ(step.host == nullptr, piece.host == nullptr);
-      if (step.host != nullptr) {
-        ASSERT_EQ(step.host + in_step.value(), piece.host + in_piece.value());
-      }
-      const Bytes both = std::min(step.size - in_step, piece.size - in_piece);
-      in_step += both;
-      in_piece += both;
-      if (in_step == step.size) {
-        ++s;
-        in_step = Bytes(0);
-      }
-    }
-  }
-  EXPECT_EQ(s, steps_.size());
-}
 
 class TransferEngineTest : public ::testing::Test {
  protected:
@@ -122,9 +43,9 @@ class TransferEngineTest : public ::testing::Test {
 
   TransferEngineTest() : host_(kPart.size() * kParts), back_(host_.size()) {
     for (int i = 0; i < kParts; ++i) {
-      auto mapping = *ScopedMapping::Create(
-          driver_, *AddressReservation::Create(driver_, kPart), Bytes(0),
-          *PhysicalAllocation::Create(driver_, kPart), Access::kReadWrite);
+      auto mapping =
+          *ScopedMapping::Create(driver_, *AddressReservation::Create(driver_, kPart), Bytes(0),
+                                 *PhysicalAllocation::Create(driver_, kPart), Access::kReadWrite);
       mappings_.push_back(std::move(mapping));
     }
     std::mt19937_64 random(1);
@@ -143,6 +64,16 @@ class TransferEngineTest : public ::testing::Test {
     }
     return steps;
   }
+  Status ToHost(const std::vector<CopyStep>& steps,
+                const TransferEngine::Interrupt& interrupt = GoOn) {
+    StepList list(steps);
+    return engine_->ToHost(list, 0, interrupt);
+  }
+  Status ToDevice(const std::vector<CopyStep>& steps,
+                  const TransferEngine::Interrupt& interrupt = GoOn) {
+    StepList list(steps);
+    return engine_->ToDevice(list, 0, interrupt);
+  }
   // Unmapped memory makes a copy that is still running fail, and is what follows an error.
   void UnmapAll() { mappings_.clear(); }
 
@@ -157,32 +88,127 @@ class TransferEngineTest : public ::testing::Test {
 };
 
 TEST_F(TransferEngineTest, BytesSurviveTheWayThereAndBack) {
-  ASSERT_THAT(engine_->ToDevice(Steps(host_), GoOn), IsOk());
-  ASSERT_THAT(engine_->ToHost(Steps(back_), GoOn), IsOk());
+  ASSERT_THAT(ToDevice(Steps(host_)), IsOk());
+  ASSERT_THAT(ToHost(Steps(back_)), IsOk());
   EXPECT_TRUE(host_ == back_);
 }
 
-TEST_F(TransferEngineTest, StepsWithoutAHostEndClear) {
-  ASSERT_THAT(engine_->ToDevice(Steps(host_), GoOn), IsOk());
-  std::vector<CopyStep> steps = Steps(host_);
-  for (size_t i = 0; i < steps.size(); i += 2) steps[i].host = nullptr;
-  ASSERT_THAT(engine_->ToDevice(steps, GoOn), IsOk());
-  ASSERT_THAT(engine_->ToHost(Steps(back_), GoOn), IsOk());
+TEST_F(TransferEngineTest, Clears) {
+  ASSERT_THAT(ToDevice(Steps(host_)), IsOk());
+  {
+    ClearRun clears(*engine_);
+    for (int i = 0; i < kParts; i += 2) {
+      ASSERT_THAT(clears.Add(mappings_[i]->address(), kPart), IsOk());
+    }
+    ASSERT_THAT(clears.Finish(), IsOk());
+  }
+  ASSERT_THAT(ToHost(Steps(back_)), IsOk());
   for (int i = 0; i < kParts; i += 2) std::memset(&host_[kPart.size() * i], 0, kPart.size());
   EXPECT_TRUE(host_ == back_);
 }
 
+TEST_F(TransferEngineTest, DigestsByPosition) {
+  ASSERT_THAT(ToDevice(Steps(host_)), IsOk());
+  const Bytes position = kDigestPart * 5 + KiB(64);
+  DigestRun run(*engine_);
+  ASSERT_THAT(run.Add(mappings_[3]->address(), kPart, position), IsOk());
+  ASSERT_THAT(run.Add(mappings_[1]->address(), KiB(64), Bytes(0)), IsOk());
+  const auto parts = run.Finish();
+  ASSERT_THAT(parts, IsOk());
+  const int64_t of_first = DigestParts(kPart, position);
+  ASSERT_EQ(static_cast<int64_t>(parts->size()), of_first + 1);
+  EXPECT_EQ((*parts)[0].position, position);
+  EXPECT_EQ((*parts)[1].position, kDigestPart * 6);
+  PartDigest sum;
+  for (int64_t i = 0; i < of_first; ++i) sum += (*parts)[static_cast<size_t>(i)].digest;
+  EXPECT_EQ(sum, DigestBytes(&host_[kPart.size() * 3], kPart, position));
+  EXPECT_EQ(parts->back().digest, DigestBytes(&host_[kPart.size()], KiB(64), Bytes(0)));
+}
+
+TEST_F(TransferEngineTest, RunsThatAreDroppedLeaveNothing) {
+  // More than the buffer holds, but not at once.
+  for (int i = 0; i < 5000; ++i) {
+    DigestRun run(*engine_);
+    for (int part = 0; part < kParts; ++part) {
+      ASSERT_THAT(run.Add(mappings_[part]->address(), KiB(64), Bytes(0)), IsOk());
+    }
+    ClearRun clears(*engine_);
+    ASSERT_THAT(clears.Add(mappings_[0]->address(), KiB(64)), IsOk());
+  }
+  UnmapAll();
+}
+
+// Steps that are not ready wait without any in flight, so that others have the link.
+TEST_F(TransferEngineTest, WaitsForASourceWithNothingInFlight) {
+  class Late final : public StepSource {
+   public:
+    Late(std::vector<CopyStep> steps, FaultDriver& driver)
+        : steps_(std::move(steps)), driver_(driver) {}
+    Result<Next> NextStep(bool may_block, CopyStep& step) override {
+      if (next_ == steps_.size()) return Next::kEnd;
+      if (!may_block && next_ == 5) return Next::kNotReady;
+      if (may_block) {
+        EXPECT_EQ(next_, 5u);
+        EXPECT_EQ(driver_.Calls(CallKind::kWaitEvent), 5);
+      }
+      step = steps_[next_++];
+      return Next::kStep;
+    }
+
+   private:
+    const std::vector<CopyStep> steps_;
+    FaultDriver& driver_;
+    size_t next_ = 0;
+  };
+  ASSERT_THAT(ToDevice(Steps(host_)), IsOk());
+  driver_.ResetCounts();
+  Late late(Steps(back_), driver_);
+  ASSERT_THAT(engine_->ToHost(late, 0, GoOn), IsOk());
+  EXPECT_TRUE(host_ == back_);
+}
+
+// Of operations that are ready the one of higher priority goes first.
+TEST_F(TransferEngineTest, HigherPriorityGoesFirst) {
+  std::vector<CopyStep> many;
+  for (int i = 0; i < 16; ++i) {
+    for (const CopyStep& step : Steps(back_)) many.push_back(step);
+  }
+  std::atomic<int> low = 0;
+  std::atomic<int> low_at_end = 0;
+  std::atomic<bool> asked = false;
+  driver_.StopAt(CallKind::kWaitEvent, 1);
+  std::thread first([&] {
+    StepList list(many);
+    EXPECT_THAT(engine_->ToHost(list, 0, GoOn, [&](Bytes) { ++low; }), IsOk());
+  });
+  ASSERT_TRUE(driver_.WaitUntilStopped(Clock::Real().Now() + seconds(20)));
+  std::thread second([&] {
+    StepList list(Steps(back_));
+    const auto ask = [&] {
+      asked = true;
+      return Status::Ok();
+    };
+    EXPECT_THAT(engine_->ToHost(list, 1, ask), IsOk());
+    low_at_end = low.load();
+  });
+  while (!asked) std::this_thread::yield();
+  driver_.Continue();
+  second.join();
+  first.join();
+  EXPECT_EQ(low, static_cast<int>(many.size()));
+  EXPECT_LT(low_at_end, low);
+}
+
 TEST_F(TransferEngineTest, NothingToCopyIsDoneAtOnce) {
   driver_.ResetCounts();
-  EXPECT_THAT(engine_->ToHost({}, GoOn), IsOk());
+  EXPECT_THAT(ToHost({}), IsOk());
   EXPECT_EQ(driver_.Calls(std::nullopt), 0);
 }
 
 TEST_F(TransferEngineTest, AnInterruptStopsBeforeTheNextStep) {
   int asked = 0;
   const Status stop = DeadlineExceeded("STOP", "enough");
-  const Status status =
-      engine_->ToDevice(Steps(host_), [&] { return ++asked <= 3 ? Status::Ok() : stop; });
+  const Status status = ToDevice(Steps(host_), [&] { return ++asked <= 3 ? Status::Ok() : stop; });
   EXPECT_EQ(status, stop);
   EXPECT_EQ(asked, 4);
   EXPECT_EQ(driver_.Calls(CallKind::kCopyToDevice), 3);
@@ -193,11 +219,11 @@ TEST_F(TransferEngineTest, AnInterruptStopsBeforeTheNextStep) {
 TEST_F(TransferEngineTest, QueuesAFewStepsAtATime) {
   int64_t most = 0;
   const auto count = [&] {
-    most = std::max(most, driver_.Calls(CallKind::kRecordEvent) -
-                              driver_.Calls(CallKind::kWaitEvent));
+    most =
+        std::max(most, driver_.Calls(CallKind::kRecordEvent) - driver_.Calls(CallKind::kWaitEvent));
     return Status::Ok();
   };
-  ASSERT_THAT(engine_->ToDevice(Steps(host_), count), IsOk());
+  ASSERT_THAT(ToDevice(Steps(host_), count), IsOk());
   EXPECT_GE(most, 1);
   EXPECT_LT(most, kParts);
 }
@@ -209,10 +235,8 @@ TEST_F(TransferEngineTest, EveryCallMayFailOnce) {
     for (int64_t n = 1;; ++n) {
       driver_.ResetCounts();
       driver_.FailNth(std::nullopt, n, fault_);
-      std::vector<CopyStep> steps = Steps(to_host ? back_ : host_);
-      if (!to_host) steps[2].host = nullptr;
-      const Status status =
-          to_host ? engine_->ToHost(steps, GoOn) : engine_->ToDevice(steps, GoOn);
+      const std::vector<CopyStep> steps = Steps(to_host ? back_ : host_);
+      const Status status = to_host ? ToHost(steps) : ToDevice(steps);
       if (driver_.ClearFaults() != 0) {
         EXPECT_THAT(status, IsOk());
         break;
@@ -223,8 +247,8 @@ TEST_F(TransferEngineTest, EveryCallMayFailOnce) {
       EXPECT_TRUE(waited == recorded || driver_.Calls(CallKind::kSynchronize) == 1) << n;
       // An event for each but the one that failed.
       EXPECT_LE(recorded - waited, 1) << n;
-      ASSERT_THAT(engine_->ToDevice(Steps(host_), GoOn), IsOk());
-      ASSERT_THAT(engine_->ToHost(Steps(back_), GoOn), IsOk());
+      ASSERT_THAT(ToDevice(Steps(host_)), IsOk());
+      ASSERT_THAT(ToHost(Steps(back_)), IsOk());
       ASSERT_TRUE(host_ == back_);
     }
   }
@@ -235,12 +259,12 @@ TEST_F(TransferEngineTest, SynchronizesWhenAnEventFails) {
   for (const CallKind kind : {CallKind::kRecordEvent, CallKind::kWaitEvent}) {
     driver_.ResetCounts();
     driver_.FailNth(kind, 2, fault_);
-    EXPECT_EQ(engine_->ToDevice(Steps(host_), GoOn), fault_);
+    EXPECT_EQ(ToDevice(Steps(host_)), fault_);
     EXPECT_EQ(driver_.Calls(CallKind::kSynchronize), 1) << CallName(kind);
   }
   driver_.ResetCounts();
   driver_.FailNth(CallKind::kCopyToDevice, 2, fault_);
-  EXPECT_EQ(engine_->ToDevice(Steps(host_), GoOn), fault_);
+  EXPECT_EQ(ToDevice(Steps(host_)), fault_);
   EXPECT_EQ(driver_.Calls(CallKind::kSynchronize), 0);
 }
 
@@ -252,7 +276,7 @@ TEST_F(TransferEngineTest, StreamsOfAFailedCreationAreDestroyed) {
 }
 
 TEST_F(TransferEngineTest, ManyUsersShareBothDirections) {
-  ASSERT_THAT(engine_->ToDevice(Steps(host_), GoOn), IsOk());
+  ASSERT_THAT(ToDevice(Steps(host_)), IsOk());
   std::vector<std::thread> threads;
   threads.reserve(kParts);
   for (int t = 0; t < kParts; ++t) {
@@ -263,8 +287,8 @@ TEST_F(TransferEngineTest, ManyUsersShareBothDirections) {
           const size_t offset = kPart.size() * t + at.size();
           steps.push_back({mappings_[t]->address() + at, &back_[offset], MiB(1)});
         }
-        EXPECT_THAT(engine_->ToHost(steps, GoOn), IsOk());
-        EXPECT_THAT(engine_->ToDevice(steps, GoOn), IsOk());
+        EXPECT_THAT(ToHost(steps), IsOk());
+        EXPECT_THAT(ToDevice(steps), IsOk());
       }
     });
   }

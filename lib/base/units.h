@@ -50,9 +50,9 @@ class Bytes : public Strong<struct BytesTag, int64_t> {
   friend constexpr Bytes operator%(Bytes a, Bytes b) { return Bytes(a.value_ % b.value_); }
 };
 
-constexpr Bytes KiB(int64_t n) { return Bytes(n << 10); }
-constexpr Bytes MiB(int64_t n) { return Bytes(n << 20); }
-constexpr Bytes GiB(int64_t n) { return Bytes(n << 30); }
+constexpr Bytes KiB(int64_t n) { return Bytes(n * 1024); }
+constexpr Bytes MiB(int64_t n) { return Bytes(n * 1024 * 1024); }
+constexpr Bytes GiB(int64_t n) { return Bytes(n * 1024 * 1024 * 1024); }
 
 // The least multiple of `unit` (> 0) that is not less than `n` (>= 0, and far from the maximum).
 constexpr Bytes RoundUp(Bytes n, Bytes unit) {
