@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -81,12 +82,16 @@ std::string DriverVersion() {
   return "";
 }
 
+// Of this machine, and of the container where it says so.
 Bytes AvailableMemory() {
+  Bytes available;
   std::istringstream lines(ReadFile("/proc/meminfo"));
   for (std::string line; std::getline(lines, line);) {
-    if (line.rfind("MemAvailable:", 0) == 0) return KiB(std::atoll(line.c_str() + 13));
+    if (line.rfind("MemAvailable:", 0) == 0) available = KiB(std::atoll(line.c_str() + 13));
   }
-  return Bytes(0);
+  const int64_t most = std::atoll(ReadFile("/sys/fs/cgroup/memory.max").c_str());
+  const int64_t used = std::atoll(ReadFile("/sys/fs/cgroup/memory.current").c_str());
+  return most > 0 ? std::min(available, Bytes(most - used)) : available;
 }
 
 class Benchmark {
@@ -173,26 +178,31 @@ Status Benchmark::Run() {
   }
   TORPOR_RETURN_IF_ERROR(LookAtTorpord(flags_.run.daemon));
   TORPOR_RETURN_IF_ERROR(Describe());
-  const auto part = [this](const Status& status) {
+  // A part that fails does not keep the others from being measured.
+  Status first;
+  const auto part = [&](const std::string& name, Status status) {
+    if (!status.ok()) {
+      std::fprintf(stderr, "bench_sleep: %s: %s\n", name.c_str(), status.ToString().c_str());
+      json_["errors"][name] = status.ToString();
+      if (first.ok()) first = std::move(status);
+    }
     Save();
     std::fflush(stdout);
-    return status;
   };
-  if (!flags_.no_link) TORPOR_RETURN_IF_ERROR(part(MeasureLink()));
-  if (!flags_.no_touch) TORPOR_RETURN_IF_ERROR(part(Touch(loads)));
+  if (!flags_.no_link) part("link", MeasureLink());
+  if (!flags_.no_touch) part("touch", Touch(loads));
   if (!flags_.no_pinning) {
-    const Status pinned = MeasurePinning(flags_.run, flags_.pinning_pool, json_["pinning"]);
-    TORPOR_RETURN_IF_ERROR(part(pinned));
+    part("pinning", MeasurePinning(flags_.run, flags_.pinning_pool, json_["pinning"]));
   }
   for (const ModelLoad& load : loads) {
     const TimePoint start = std::chrono::steady_clock::now();
-    const Status measured = MeasureLoad(flags_.run, load, json_[load.name]);
+    Status measured = MeasureLoad(flags_.run, load, json_[load.name]);
     json_[load.name]["seconds"] = Rounded(MillisecondsSince(start) / 1000);
-    TORPOR_RETURN_IF_ERROR(part(measured));
+    part(load.name, std::move(measured));
   }
-  json_["complete"] = true;
+  json_["complete"] = first.ok();
   Save();
-  return Status::Ok();
+  return first;
 }
 
 int RunRole(const std::string& role, const std::vector<std::string>& arguments) {
@@ -285,10 +295,10 @@ int Main(const std::vector<std::string>& arguments) {
   flags.run.cold = !flags.no_cold;
   flags.run.neighbour = !flags.no_neighbour;
   if (flags.run.daemon.torpord.empty()) {
+    std::error_code ignored;
     flags.run.daemon.torpord =
-        std::filesystem::read_symlink("/proc/self/exe").parent_path() / "torpord";
+        std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / "torpord";
   }
-  flags.run.daemon.torpord = std::filesystem::absolute(flags.run.daemon.torpord);
   Benchmark benchmark(std::move(flags));
   const Status measured = benchmark.Run();
   if (!measured.ok()) std::fprintf(stderr, "bench_sleep: %s\n", measured.ToString().c_str());
@@ -298,4 +308,11 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace torpor::bench
 
-int main(int argc, char** argv) { return torpor::bench::Main({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  try {
+    return torpor::bench::Main({argv + 1, argv + argc});
+  } catch (const std::exception& error) {  // of JSON and of numbers
+    std::fprintf(stderr, "bench_sleep: %s\n", error.what());
+    return 1;
+  }
+}

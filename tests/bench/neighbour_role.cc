@@ -112,7 +112,7 @@ Status Spinner::Open() {
       &processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0));
   blocks_ = static_cast<unsigned int>(processors) * kBlocksPerProcessor;
   TORPOR_RETURN_IF_CUDA_ERROR(
-      Cuda<PFN_cuMemAlloc_v3020>("cuMemAlloc_v2")(&out_, blocks_ * kThreadsPerBlock * 4));
+      Cuda<PFN_cuMemAlloc_v3020>("cuMemAlloc_v2")(&out_, size_t{blocks_} * kThreadsPerBlock * 4));
   for (CUstream& stream : streams_) {
     TORPOR_RETURN_IF_CUDA_ERROR(
         Cuda<PFN_cuStreamCreate_v2000>("cuStreamCreate")(&stream, CU_STREAM_NON_BLOCKING));

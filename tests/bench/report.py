@@ -213,7 +213,8 @@ def markdown(data):
         f" run; {data['processors']} processors. [README](README.md) says what the figures mean.",
     ]
     if not data.get("complete"):
-        lines += ["", "**The run broke off: figures are missing.**"]
+        lines += ["", "**Figures are missing.**"]
+        lines += [f"{name}: {error}" for name, error in data.get("errors", {}).items()]
     if "link" in data:
         lines += [
             "",
@@ -223,7 +224,7 @@ def markdown(data):
     lines += ["", "## Goals", "", *goal_table(data)]
     if data.get("peers"):
         lines += ["", "## Peers", "", *peer_table(data)]
-    pinning = data.get("pinning", {})
+    pinning = data.get("pinning") or {}
     if "gib_per_s" in pinning:
         quiet = pinning["afterwards"]
         lines += [
@@ -238,7 +239,7 @@ def markdown(data):
             f" {quiet['worst_query_ms_own_thread']:.2f} ms.",
         ]
     for load in LOADS:
-        if "rows" not in data.get(load, {}):
+        if at(data, load, "rows") is None:
             continue
         figures = data[load]
         lines += [
@@ -248,7 +249,7 @@ def markdown(data):
             "",
             *breakdown(data, load),
         ]
-        if figures.get("alloc_us_per_segment") is not None:
+        if at(figures, "alloc_us_per_segment") is not None:
             lines += ["", f"Allocation: {figures['alloc_us_per_segment']:.1f} us a segment."]
         if "neighbour" in figures:
             lines += [

@@ -46,6 +46,7 @@ rm -f "$figures" "$lines"
 
 "$TORPOR_BUNDLE/bin/bench_sleep" --commit "$commit" --driver_version "$driver" --out "$figures" \
   --torpord_log "$out/bench-torpord.log" "${flags[@]}" || status=1
+[ -f "$figures" ] || exit 1
 if [ "$status" != 0 ]; then tail -n 20 "$out/bench-torpord.log"; fi
 
 : > "$lines"
@@ -53,7 +54,7 @@ for run in "${runs[@]}"; do
   peer=${run%%:*} load=${run#*:}
   echo "peer $peer, $load"
   errors=$(mktemp)
-  if line=$(timeout -k 10 150 "$python" "$root/tests/bench/peers/in_process.py" "$peer" "$load" \
+  if line=$(timeout -k 10 170 "$python" "$root/tests/bench/peers/in_process.py" "$peer" "$load" \
     --library "$TORPOR_BUNDLE/lib/libpeer_cumem.so" "${wheel[@]}" 2> "$errors"); then
     printf '%s\n' "$line" | tail -n 1 | tee -a "$lines"
   else

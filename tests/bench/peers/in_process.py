@@ -30,7 +30,7 @@ PEERS = ("cumem", "tms", "tms-retain")
 def loaded_library(stem):
     """The path of a library that this process has loaded."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
-        found = re.search(rf"(?m)(/\S*/{re.escape(stem)}\.so\S*)$", maps.read())
+        found = re.search(rf"(?m)(/\S*/{re.escape(stem)}[^/\s]*\.so\S*)$", maps.read())
     if not found:
         raise RuntimeError(f"{stem} is not loaded")
     return found.group(1)
