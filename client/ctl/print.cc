@@ -67,9 +67,14 @@ std::string PrintDevice(const v1::DeviceUsage& device, const v1::HostPoolUsage& 
     text += "OVERCOMMITTED by " + Size(device.overcommitted_bytes()) +
             ": promises exceed what is there\n";
   }
-  text += "\nHost pool: " + Size(pool.used_bytes()) + " used of " + Size(pool.budget_bytes()) +
-          ", " + Size(pool.pinned_bytes()) + " pinned, " + Size(pool.promised_bytes()) +
-          " promised\n";
+  text += "\nHost pool" + (pool.kind().empty() ? "" : " (" + pool.kind() + ")") + ": " +
+          Size(pool.used_bytes()) + " used of " + Size(pool.budget_bytes()) + ", " +
+          Size(pool.pinned_bytes()) + (pool.pinning() ? " pinned so far, " : " pinned, ") +
+          Size(pool.promised_bytes()) + " promised\n";
+  if (pool.refused_bytes() > 0) {
+    text +=
+        "NOT PINNED: " + Size(pool.refused_bytes()) + ": " + pool.pinning_error().message() + "\n";
+  }
   return text;
 }
 

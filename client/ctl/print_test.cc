@@ -48,7 +48,13 @@ TEST(PrintTest, Usage) {
   usage.mutable_device()->set_driver("host");
   usage.mutable_device()->set_total_bytes(GiB(1).value());
   usage.mutable_device()->set_free_bytes(MiB(512).value());
-  usage.mutable_host_pool()->set_budget_bytes(GiB(2).value());
+  v1::HostPoolUsage& pool = *usage.mutable_host_pool();
+  pool.set_budget_bytes(GiB(2).value());
+  pool.set_kind("anonymous");
+  pool.set_pinned_bytes(MiB(256).value());
+  pool.set_pinning(true);
+  pool.set_refused_bytes(MiB(512).value());
+  pool.mutable_pinning_error()->set_message("the system refuses");
   v1::WorkerUsage& worker = *usage.add_workers();
   worker.set_id("w-1");
   worker.set_name("model");
@@ -84,7 +90,8 @@ TEST(PrintTest, Usage) {
       "      FREE  RESIDENT  CONTEXT  OTHER  PROMISED  RESERVE  AVAILABLE\n"
       "512.00 MiB       0 B      0 B    0 B       0 B      0 B        0 B\n"
       "\n"
-      "Host pool: 0 B used of 2.00 GiB, 0 B pinned, 0 B promised\n"
+      "Host pool (anonymous): 0 B used of 2.00 GiB, 256.00 MiB pinned so far, 0 B promised\n"
+      "NOT PINNED: 512.00 MiB: the system refuses\n"
       "\n"
       "WORKER  NAME   PID  QUIESCED BY  TAG       SEGMENTS  RESIDENT  OFFLOADED  DISCARDED  HOST"
       "  NOW\n"

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "daemon/log.h"
-#include "daemon/operation/tasks.h"
 #include "daemon/pool/cpus.h"
 
 namespace torpor {
@@ -143,10 +142,10 @@ void Pinner::Refresh(Order& order) const {
 
 Status Pinner::StartThreads() {
   if (!running_.empty()) return Status::Ok();
-  TORPOR_ASSIGN_OR_RETURN(std::thread registrar, StartThread([this] { RunRegistrar(); }));
+  TORPOR_ASSIGN_OR_RETURN(std::thread registrar, options_.start_thread([this] { RunRegistrar(); }));
   running_.push_back(std::move(registrar));
   for (int i = 0; i < threads_; ++i) {
-    Result<std::thread> populator = StartThread([this, i] { RunPopulator(i); });
+    Result<std::thread> populator = options_.start_thread([this, i] { RunPopulator(i); });
     if (!populator.ok()) break;  // fewer do it, too
     running_.push_back(*std::move(populator));
     populators_ = true;

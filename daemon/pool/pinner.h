@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/operation/tasks.h"
 #include "daemon/pool/pool_memory.h"
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
@@ -40,6 +41,7 @@ class Pinner {
     // What can still be taken from the system, asked before each slab; none: not asked. An error
     // stands for enough.
     std::function<Result<Bytes>()> available;
+    Tasks::Starter start_thread = StartThread;
   };
   struct Stats {
     Bytes pinned{};

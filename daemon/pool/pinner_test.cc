@@ -296,6 +296,25 @@ TEST_F(PinnerTest, ManyDemandersEachGetTheirs) {
   EXPECT_EQ(driver_.Calls(CallKind::kRegisterHost), static_cast<int64_t>(kSlabs));
 }
 
+TEST_F(PinnerTest, OneThreadDoesItAllIfThereAreNoMore) {
+  int left = 0;
+  Pinner::Options options;
+  options.start_thread = [&](std::function<void()> run) {
+    if (left-- > 0) return StartThread(std::move(run));
+    return Result<std::thread>(ResourceExhausted("THREADS_EXHAUSTED", "none"));
+  };
+  options.available = [] { return Result<Bytes>(GiB(1)); };
+  options.retry = milliseconds(1);
+  Pinner pinner(driver_, *memory_, std::move(options));
+  EXPECT_THAT(pinner.Await(3, nullptr), HasReason("THREADS_EXHAUSTED"));
+  pinner.StartBackground();
+  EXPECT_EQ(pinner.stats().pinned, Bytes(0));
+  left = 1;
+  driver_.FailNth(CallKind::kRegisterHost, 4, Internal("FAULT", "injected"));
+  EXPECT_THAT(pinner.Await(5, nullptr), IsOk());
+  Eventually([&] { return pinner.stats().pinned == kSlab * kSlabs; });
+}
+
 TEST_F(PinnerTest, EndsWhilePinning) {
   for (int round = 0; round < 20; ++round) {
     {
