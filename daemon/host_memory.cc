@@ -47,7 +47,7 @@ struct GroupFiles {
   std::string mount;
   std::vector<std::string> limits;  // each of them holds
   std::string usage;
-  std::string cache_key;  // in memory.stat
+  std::vector<std::string> cache_keys;  // in memory.stat
 };
 
 // What is left under the limits of `group` (as "/a/b") and of the groups above it.
@@ -58,8 +58,9 @@ int64_t LeftInGroup(const GroupFiles& files, std::string group) {
     for (const std::string& file : files.limits) {
       const std::optional<int64_t> limit = ReadNumber(folder + file);
       if (!limit.has_value()) continue;
-      // The page cache counts as used and yet gives way.
-      const int64_t cache = ReadKey(folder + "memory.stat", files.cache_key);
+      // The page cache counts as used and yet gives way; MemAvailable sees it so, too.
+      int64_t cache = 0;
+      for (const std::string& key : files.cache_keys) cache += ReadKey(folder + "memory.stat", key);
       const int64_t used =
           std::max<int64_t>(ReadNumber(folder + files.usage).value_or(0) - cache, 0);
       left = std::min(left, std::max<int64_t>(*limit - used, 0));
@@ -92,17 +93,17 @@ Result<Bytes> AvailableHostMemory(const std::string& root) {
       // Beyond memory.high a group is not refused memory, but slowed down to a crawl. Beside v1 the
       // tree lies in a folder of its own.
       for (const char* mount : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
-        left = std::min(
-            left,
-            LeftInGroup(
-                {root + mount, {"memory.max", "memory.high"}, "memory.current", "inactive_file"},
-                path));
+        left = std::min(left, LeftInGroup({root + mount,
+                                           {"memory.max", "memory.high"},
+                                           "memory.current",
+                                           {"inactive_file", "active_file"}},
+                                          path));
       }
     } else if (controllers.find(",memory,") != std::string::npos) {
       left = std::min(left, LeftInGroup({root + "/sys/fs/cgroup/memory",
                                          {"memory.limit_in_bytes"},
                                          "memory.usage_in_bytes",
-                                         "total_inactive_file"},
+                                         {"total_inactive_file", "total_active_file"}},
                                         path));
     }
   }

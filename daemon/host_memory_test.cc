@@ -13,6 +13,7 @@ namespace {
 
 class HostMemoryTest : public testing::Test {
  protected:
+  HostMemoryTest() { std::filesystem::remove_all(root_); }
   void Write(const std::string& path, const std::string& text) {
     const std::filesystem::path file = root_ + path;
     std::filesystem::create_directories(file.parent_path());
@@ -38,7 +39,7 @@ TEST_F(HostMemoryTest, CgroupV2) {
   Write("/proc/self/cgroup", "0::/a/b\n");
   Write("/sys/fs/cgroup/a/memory.max", "4294967296\n");
   Write("/sys/fs/cgroup/a/memory.current", "1610612736\n");
-  Write("/sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 536870912\n");
+  Write("/sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 402653184\nactive_file 134217728\n");
   Write("/sys/fs/cgroup/a/b/memory.max", "max\n");
   EXPECT_EQ(*AvailableHostMemory(root_), GiB(3));
   Write("/sys/fs/cgroup/a/b/memory.max", "1048576\n");
