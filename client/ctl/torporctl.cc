@@ -18,6 +18,7 @@
 #include "google/rpc/status.pb.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "lib/base/units.h"
 #include "lib/cli/version.h"
 #include "torpor/v1/memory_service.grpc.pb.h"
 
@@ -157,8 +158,11 @@ int Run(const Command& command) {
     return kFailed;
   }
   BlockStopSignals();
-  const auto stub =
-      v1::MemoryService::NewStub(grpc::CreateChannel(*target, grpc::InsecureChannelCredentials()));
+  grpc::ChannelArguments arguments;
+  // Usage of a daemon with many workers and reservations.
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(MiB(64).value()));
+  const auto stub = v1::MemoryService::NewStub(
+      grpc::CreateCustomChannel(*target, grpc::InsecureChannelCredentials(), arguments));
   if (command.verb == Verb::kWatch) {
     const grpc::Status status = RunWatch(*stub, command);
     return status.ok() ? kDone : Fail(command, status);

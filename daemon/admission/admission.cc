@@ -83,7 +83,8 @@ Admission::ReservationMap::iterator Admission::SetAside(ReservationMap::iterator
   const bool drawn = stats.drawn_device > Bytes(0) || stats.drawn_host > Bytes(0);
   if (drawn || stats.holders > 0 || !reservation.Over(clock_.Now())) return next;
   past_order_.push_back(it->first);
-  past_.insert(reservations_.extract(it));
+  past_[it->first] = {reservation.end, stats.expires};
+  reservations_.erase(it);
   return next;
 }
 
@@ -92,7 +93,7 @@ void Admission::ForgetOld() {
   const TimePoint now = clock_.Now();
   while (!past_order_.empty()) {
     const auto oldest = past_.find(past_order_.front());
-    if (oldest->second.stats.expires + kMemory > now) return;
+    if (past_.size() < kMaxPast && oldest->second.ended + kMemory > now) return;
     past_.erase(oldest);
     past_order_.pop_front();
   }
@@ -144,32 +145,44 @@ BudgetStats Admission::Arithmetic(const DeviceMemory::Measurement& measurement) 
   return budget;
 }
 
-Shortage Admission::Compare(const Need& need, const Need& kept,
-                            const DeviceMemory::Measurement& measurement) const {
+Admission::Funds Admission::Count(const DeviceMemory::Measurement& measurement) const {
+  return {Arithmetic(measurement), PromisedHost()};
+}
+
+Shortage Admission::Compare(const Need& need, const Need& kept, const Funds& funds) const {
   Shortage shortage;
   shortage.device = need.device;
   shortage.host = need.host;
-  shortage.budget = Arithmetic(measurement);
+  shortage.budget = funds.budget;
   shortage.kept = kept.device;
   shortage.waiters = queue_.size();
   shortage.host_budget = options_.host_budget;
   shortage.host_used = used_host_;
-  shortage.host_promised = PromisedHost();
+  shortage.host_promised = funds.host_promised;
   shortage.host_kept = kept.host;
-  if (shortage.fits()) return shortage;
-  const TimePoint now = clock_.Now();
-  for (const auto& [id, reservation] : reservations_) {
-    shortage.promises.push_back({id, reservation.stats.name, reservation.LeftDevice(now)});
-  }
   return shortage;
 }
 
-Status Admission::Refuse(const Shortage& shortage) const {
-  return Refusal(shortage, holders_ == nullptr ? std::vector<MemoryHolder>() : holders_());
+LargestHolders Admission::LargestPromises() const {
+  std::vector<const Reservation*> all;
+  all.reserve(reservations_.size());
+  for (const auto& [id, reservation] : reservations_) all.push_back(&reservation);
+  const TimePoint now = clock_.Now();
+  LargestHolders largest;
+  for (const Reservation* const one :
+       TenLargest(all, largest.others,
+                  [now](const Reservation* reservation) { return reservation->LeftDevice(now); })) {
+    largest.holders.push_back({one->stats.id, one->stats.name, one->LeftDevice(now)});
+  }
+  return largest;
+}
+
+std::vector<MemoryHolder> Admission::Workers() const {
+  return holders_ == nullptr ? std::vector<MemoryHolder>() : holders_();
 }
 
 Status Admission::Admit(const Need& need, Place place,
-                        const std::function<void(const BudgetStats&)>& grant) {
+                        const std::function<Status(const BudgetStats&)>& grant) {
   Shortage shortage;
   for (int attempt = 1;; ++attempt) {
     // Who has released memory is about to return it.
@@ -180,41 +193,43 @@ Status Admission::Admit(const Need& need, Place place,
     const Need kept = place == Place::kAfterAll
                           ? Need{queue_.device(), queue_.host()}
                           : Need{queue_.PatientlyAwaited(options_.patience, clock_.Now()), {}};
-    shortage = Compare(need, kept, measurement);
-    if (shortage.fits()) {
-      grant(shortage.budget);
-      return Status::Ok();
-    }
+    shortage = Compare(need, kept, Count(measurement));
+    if (shortage.fits()) return grant(shortage.budget);
     // Created during the measurement, or returned to its promise and not yet free for it: counted
     // twice. What does not settle, a call that hangs, is not waited for again.
     const bool settled = measurement.unsettled == Bytes(0);
-    if (settled ? returned_ == measurement.released : attempt > 1) break;
-    if (attempt == kMeasurements) break;
+    const bool last = settled ? returned_ == measurement.released : attempt > 1;
+    if (last || attempt == kMeasurements) {
+      shortage.promises = LargestPromises();
+      break;
+    }
   }
-  return Refuse(shortage);
+  return Refusal(shortage, Workers());
+}
+
+Status Admission::IsOver(const std::string& id, End end, Bytes drawn) {
+  return FailedPrecondition(end == End::kReleased ? "RESERVATION_RELEASED"
+                            : end == End::kUnheld ? "RESERVATION_ENDED"
+                                                  : "RESERVATION_EXPIRED",
+                            "reservation " + id +
+                                (end == End::kReleased ? " was released"
+                                 : end == End::kUnheld ? " ended with its last worker's session"
+                                                       : " has expired"))
+      .With("reservation", id)
+      .With("drawn_bytes", drawn.value());
 }
 
 Result<Admission::Reservation*> Admission::FindLive(const std::string& id) {
-  auto it = reservations_.find(id);
-  const bool past = it == reservations_.end();
-  if (past) it = past_.find(id);
-  if (past && it == past_.end()) {
-    return NotFound("UNKNOWN_RESERVATION", "there is no reservation \"" + id + "\"")
-        .With("reservation", id);
+  if (const auto it = reservations_.find(id); it != reservations_.end()) {
+    Reservation& reservation = it->second;
+    if (!reservation.Over(clock_.Now())) return &reservation;
+    return IsOver(id, reservation.end, reservation.stats.drawn_device);
   }
-  if (it->second.Over(clock_.Now())) {
-    const End end = it->second.end;
-    return FailedPrecondition(end == End::kReleased ? "RESERVATION_RELEASED"
-                              : end == End::kUnheld ? "RESERVATION_ENDED"
-                                                    : "RESERVATION_EXPIRED",
-                              "reservation " + id +
-                                  (end == End::kReleased ? " was released"
-                                   : end == End::kUnheld ? " ended with its last worker's session"
-                                                         : " has expired"))
-        .With("reservation", id)
-        .With("drawn_bytes", it->second.stats.drawn_device.value());
+  if (const auto it = past_.find(id); it != past_.end()) {
+    return IsOver(id, it->second.end, Bytes(0));
   }
-  return &it->second;
+  return NotFound("UNKNOWN_RESERVATION", "there is no reservation \"" + id + "\"")
+      .With("reservation", id);
 }
 
 Status Admission::Check(const std::string& id) {
@@ -238,9 +253,11 @@ Result<Draw> Admission::DrawDevice(Bytes size, const std::string& id) {
                                 "this daemon gives device memory under reservations only")
           .With("requested_bytes", size.value());
     }
-    TORPOR_RETURN_IF_ERROR(Admit({size, {}}, Place::kPassing,
-                                 [&](const BudgetStats&)
-                                     NO_THREAD_SAFETY_ANALYSIS { draw = MakeDraw(size); }));
+    TORPOR_RETURN_IF_ERROR(
+        Admit({size, {}}, Place::kPassing, [&](const BudgetStats&) NO_THREAD_SAFETY_ANALYSIS {
+          draw = MakeDraw(size);
+          return Status::Ok();
+        }));
     return draw;
   }
   MutexLock lock(mutex_);
@@ -324,6 +341,7 @@ Result<TimePoint> Admission::Renew(const std::string& id, Duration ttl) {
                          reservation->LeftDevice(clock_.Now()),
                          reservation->LeftHost(clock_.Now()));
   Changed();
+  wake_server_.NotifyAll();  // it waits for the next expiry
   return reservation->stats.expires;
 }
 

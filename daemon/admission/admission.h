@@ -40,6 +40,9 @@ namespace torpor {
 class Admission {
  public:
   static constexpr size_t kMaxWaiters = 1024;
+  static constexpr size_t kMaxWaitersOfWorker = 64;
+  // Ends of reservations are remembered for ten minutes, but not more of them.
+  static constexpr size_t kMaxPast = 100'000;
 
   struct Options {
     Bytes safety_reserve{};
@@ -71,7 +74,7 @@ class Admission {
   Result<Draw> DrawHost(Bytes size, const std::string& reservation) EXCLUDES(mutex_);
 
   // INVALID_ARGUMENT BAD_RESERVATION, BAD_TTL; RESOURCE_EXHAUSTED NEVER_FITS,
-  // DEVICE_BUDGET_EXHAUSTED, HOST_POOL_EXHAUSTED.
+  // DEVICE_BUDGET_EXHAUSTED, HOST_POOL_EXHAUSTED, TOO_MANY_RESERVATIONS.
   Result<ReserveResult> Reserve(const ReservationSpec& spec) EXCLUDES(mutex_);
   // Counts the time from now on. Errors of Check, and BAD_TTL.
   Result<TimePoint> Renew(const std::string& id, Duration ttl) EXCLUDES(mutex_);
@@ -88,21 +91,26 @@ class Admission {
   // The session has ended. True if the reservation ended with it.
   bool RemoveHolder(const std::string& id) EXCLUDES(mutex_);
 
-  // --- Waiting. `ticket` is the caller's name for its wait: a new one each time.
+  // --- Waiting. `ticket` is the caller's name for its wait, a new one each time, and its place in
+  // the queue; a wait that goes on where an earlier one has ended gives that one's as its `place`.
 
   uint64_t NewTicket() EXCLUDES(mutex_);
-  // As Reserve, but waits for what is short until `deadline`. Calls `done` once, now or later, on
-  // any thread.
+  // As Reserve, but in the queue from the start on: measures nothing, and waits for what is short
+  // until `deadline`. Calls `done` once, now or later, on any thread.
   //   DEADLINE_EXCEEDED RESERVATION_DEADLINE with the arithmetic; RESOURCE_EXHAUSTED QUEUE_FULL;
   //   what ends the wait from outside
   void ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimePoint deadline,
-                    std::function<void(Result<ReserveResult>)> done) EXCLUDES(mutex_);
+                    std::function<void(Result<ReserveResult>)> done,
+                    std::optional<uint64_t> place = std::nullopt) EXCLUDES(mutex_);
   // A draw on the free budget for the worker `id`, called `name`. Always waits for its turn: to be
   // called after DrawDevice has refused.
   //   DEADLINE_EXCEEDED ALLOCATION_DEADLINE; otherwise as ReserveAsync
   struct Allocator {
     std::string id;
     std::string name;
+    // Of a wait that goes on.
+    std::optional<uint64_t> place;
+    TimePoint since{};
   };
   void DrawDeviceAsync(uint64_t ticket, Bytes size, const Allocator& worker, TimePoint deadline,
                        std::function<void(Result<Draw>)> done) EXCLUDES(mutex_);
@@ -138,28 +146,55 @@ class Admission {
     Bytes device{};
     Bytes host{};
   };
+  // What can be had, before anything is kept for others.
+  struct Funds {
+    BudgetStats budget;
+    Bytes host_promised{};
+  };
+  // What a round of the queue decides on a waiter that leaves it.
+  struct Verdict {
+    std::optional<BudgetStats> granted;
+    Status failed;  // the measurement
+    Shortage shortage;
+    bool late = false;
+    size_t waiting = 0;  // that the event log knows of, after it
+  };
+  // All that is told about the end of a reservation.
+  struct Past {
+    End end = End::kNone;
+    TimePoint ended{};
+  };
   enum class Place : uint8_t { kAfterAll, kPassing };
 
   void ReturnDraw(Draw& draw) EXCLUDES(mutex_);
   // Never more than there is, whatever was created, released, drawn or returned since the
   // measurement.
   BudgetStats Arithmetic(const DeviceMemory::Measurement& measurement) const REQUIRES(mutex_);
-  // What `need` meets when `kept` of what is available belongs to others.
-  Shortage Compare(const Need& need, const Need& kept,
-                   const DeviceMemory::Measurement& measurement) const REQUIRES(mutex_);
-  // Runs `grant` under the lock if `need` fits. A refusal rests on a settled measurement after
-  // which nothing was returned, or on the last of a few.
-  Status Admit(const Need& need, Place place, const std::function<void(const BudgetStats&)>& grant)
-      EXCLUDES(mutex_);
-  Status Refuse(const Shortage& shortage) const EXCLUDES(mutex_);
+  Funds Count(const DeviceMemory::Measurement& measurement) const REQUIRES(mutex_);
+  // What `need` meets when `kept` of what is available belongs to others; promises are not named
+  // yet.
+  Shortage Compare(const Need& need, const Need& kept, const Funds& funds) const REQUIRES(mutex_);
+  LargestHolders LargestPromises() const REQUIRES(mutex_);
+  // Runs `grant` under the lock if `need` fits, and gives what that gives. A refusal rests on a
+  // settled measurement after which nothing was returned, or on the last of a few.
+  Status Admit(const Need& need, Place place,
+               const std::function<Status(const BudgetStats&)>& grant) EXCLUDES(mutex_);
+  std::vector<MemoryHolder> Workers() const;
+  // RESOURCE_EXHAUSTED TOO_MANY_RESERVATIONS
+  Status CheckCount() const REQUIRES(mutex_);
   // Puts `waiter` into the queue, or says why not.
   Status Enqueue(Waiter& waiter) EXCLUDES(mutex_);
-  std::function<void()> Grant(Waiter waiter, const BudgetStats& budget) REQUIRES(mutex_);
+  // Whether `waiter` leaves the queue, and how. Its needs are taken from `funds` with a grant, and
+  // kept for it otherwise.
+  bool Judge(Waiter& waiter, const Result<DeviceMemory::Measurement>& measurement, TimePoint now,
+             Funds& funds, Need& kept, Verdict& verdict) REQUIRES(mutex_);
+  std::function<void()> Grant(Waiter& waiter, const BudgetStats& budget) REQUIRES(mutex_);
   void EndWaits(const std::function<bool(const Waiter&)>& which, const Status& why)
       EXCLUDES(mutex_);
   ReserveResult Make(const ReservationSpec& spec, const BudgetStats& budget) REQUIRES(mutex_);
   Draw MakeDraw(Bytes size) REQUIRES(mutex_);
   Result<Reservation*> FindLive(const std::string& id) REQUIRES(mutex_);
+  static Status IsOver(const std::string& id, End end, Bytes drawn);
   Bytes PromisedDevice() const REQUIRES(mutex_);
   Bytes PromisedHost() const REQUIRES(mutex_);
   using ReservationMap = std::map<std::string, Reservation>;
@@ -180,7 +215,7 @@ class Admission {
   // The sums of promises go over all of these, so there are no others among them than those that
   // promise something, are drawn on or have holders.
   ReservationMap reservations_ GUARDED_BY(mutex_);
-  ReservationMap past_ GUARDED_BY(mutex_);  // remembered for a while
+  std::map<std::string, Past> past_ GUARDED_BY(mutex_);
   std::deque<std::string> past_order_ GUARDED_BY(mutex_);
   uint64_t next_reservation_ GUARDED_BY(mutex_) = 1;
   // Running sums of device draws, which match the measurement's sums of what was created and
@@ -191,6 +226,7 @@ class Admission {
   Bytes used_host_ GUARDED_BY(mutex_){};
 
   WaitQueue queue_ GUARDED_BY(mutex_);
+  size_t told_ GUARDED_BY(mutex_) = 0;  // of these, known to the event log
   uint64_t next_ticket_ GUARDED_BY(mutex_) = 1;
   CondVar wake_server_;
   bool changed_ GUARDED_BY(mutex_) = false;  // since the last round

@@ -198,6 +198,9 @@ TEST_F(AdmissionTest, BadReservationsAreRefusedWithTheirReason) {
     return admission_->Reserve({name, std::move(parts), host, ttl}).status();
   };
   const Bytes petabyte(int64_t{1} << 50);
+  const auto parts = [](size_t count, Bytes size) {
+    return std::vector<ReservationPart>(count, {"a", size});
+  };
   EXPECT_THAT(reserve("", {{"a", MiB(1)}}, MiB(0), seconds(1)), HasReason("BAD_RESERVATION"));
   EXPECT_THAT(reserve("a", {{"a b", MiB(1)}}, MiB(0), seconds(1)), HasReason("BAD_RESERVATION"));
   EXPECT_THAT(reserve("a", {{"a", Bytes(-1)}}, MiB(0), seconds(1)), HasReason("BAD_RESERVATION"));
@@ -205,14 +208,13 @@ TEST_F(AdmissionTest, BadReservationsAreRefusedWithTheirReason) {
   EXPECT_THAT(reserve("a", {}, MiB(0), seconds(1)), HasReason("BAD_RESERVATION"));
   EXPECT_THAT(reserve("a", {{"a", MiB(0)}}, MiB(0), seconds(1)), HasReason("BAD_RESERVATION"));
   EXPECT_THAT(reserve("a", {{"a", MiB(1)}}, Bytes(-1), seconds(1)), HasReason("BAD_RESERVATION"));
-  EXPECT_THAT(reserve("a", std::vector<ReservationPart>(65, {"a", MiB(0)}), MiB(1), seconds(1)),
+  EXPECT_THAT(reserve("a", parts(kMaxReservationParts + 1, MiB(0)), MiB(1), seconds(1)),
               HasReason("BAD_RESERVATION"));
   EXPECT_THAT(reserve("a", {{"a", MiB(1)}}, MiB(0), seconds(0)), HasReason("BAD_TTL"));
   EXPECT_THAT(reserve("a", {{"a", MiB(1)}}, MiB(0), std::chrono::hours(24 * 31)),
               HasReason("BAD_TTL"));
   // Absurd, but a size: nothing overflows on the way to the refusal.
-  EXPECT_THAT(reserve("a", std::vector<ReservationPart>(64, {"a", petabyte - Bytes(1)}), MiB(0),
-                      seconds(1)),
+  EXPECT_THAT(reserve("a", parts(kMaxReservationParts, petabyte - Bytes(1)), MiB(0), seconds(1)),
               HasReason("NEVER_FITS"));
   EXPECT_THAT(reserve("a", {}, Bytes(INT64_MAX), seconds(1)), HasReason("NEVER_FITS"));
   EXPECT_TRUE(admission_->Reservations().empty());
@@ -288,6 +290,14 @@ TEST_F(AdmissionTest, ReservingAndReleasingAllDaySlowsNothingDown) {
   }
   EXPECT_THAT(admission_->Release("r-1"), HasReason("RESERVATION_RELEASED"));
   EXPECT_TRUE(admission_->Reservations().empty());
+}
+
+TEST_F(AdmissionTest, NoMoreEndsAreRememberedThanThereIsRoomFor) {
+  for (size_t i = 0; i < Admission::kMaxPast + 2; ++i) {
+    ASSERT_THAT(admission_->Release(Reserve(MiB(1))), IsOk());
+  }
+  EXPECT_THAT(admission_->Check("r-1"), HasReason("UNKNOWN_RESERVATION"));
+  EXPECT_THAT(admission_->Check("r-3"), HasReason("RESERVATION_RELEASED"));
 }
 
 TEST_F(AdmissionTest, AReleasedReservationThatIsDrawnOnIsRememberedFromItsLastDraw) {

@@ -104,10 +104,13 @@ TEST_F(AnnouncerTest, AnExpiryIsToldInTimeByTheServer) {
       [this](auto accuracy) { return memory_.Measure(accuracy); }, Clock::Real());
   std::thread server([&] { real.ServeQueue(); });
   ASSERT_THAT(real.Reserve({"job", {{"all", MiB(1)}}, Bytes(0), milliseconds(50)}), IsOk());
+  const auto renewed =
+      real.Reserve({"renewed", {{"all", MiB(1)}}, Bytes(0), std::chrono::hours(1)});
+  ASSERT_THAT(renewed, IsOk());
   const std::atomic<bool> stop = false;
   uint64_t position = 0;
   std::vector<Made> changes;
-  while (changes.size() < 2) {
+  while (changes.size() < 5) {
     log_.WaitBehind(position, stop);
     for (const auto &event : log_.Read(position, 10).events) {
       position = event->sequence;
@@ -115,8 +118,13 @@ TEST_F(AnnouncerTest, AnExpiryIsToldInTimeByTheServer) {
         changes.push_back(body->change);
       }
     }
+    // The server waits for an hour by now, or soon.
+    if (changes.size() == 3) {
+      ASSERT_THAT(real.Renew(renewed->id, milliseconds(50)), IsOk());
+    }
   }
-  EXPECT_THAT(changes, ElementsAre(Made::kMade, Made::kExpired));
+  EXPECT_THAT(changes, ElementsAre(Made::kMade, Made::kMade, Made::kExpired, Made::kRenewed,
+                                   Made::kExpired));
   real.StopWaiting(Unavailable("DAEMON_STOPPING", "stopping"));
   server.join();
 }
@@ -138,10 +146,12 @@ TEST_F(AnnouncerTest, TheQueue) {
   const TimePoint later = clock_.Now() + seconds(30);
   admission_.ReserveAsync(admission_.NewTicket(), {"one", {{"all", MiB(20)}}, {}, seconds(600)},
                           later, forget);
-  admission_.DrawDeviceAsync(admission_.NewTicket(), MiB(10), {"w-7", "engine"}, later,
-                             [](const Result<Draw> &) {});
+  admission_.DrawDeviceAsync(admission_.NewTicket(), MiB(10), {"w-7", "engine", std::nullopt, {}},
+                             later, [](const Result<Draw> &) {});
   const uint64_t third = admission_.NewTicket();
   admission_.ReserveAsync(third, {"three", {{"all", MiB(60)}}, {}, seconds(600)}, later, forget);
+  EXPECT_THAT(Take<QueueEvent>(), IsEmpty());
+  admission_.ServeOnce();  // nothing fits
   auto events = Take<QueueEvent>();
   ASSERT_EQ(events.size(), 3U);
   for (size_t i = 0; i < 3; ++i) {
@@ -173,6 +183,21 @@ TEST_F(AnnouncerTest, TheQueue) {
   EXPECT_EQ(events[0].waiting, 1);
   EXPECT_EQ(events[1].change, Queued::kGranted);
   EXPECT_EQ(events[1].waiting, 0);
+}
+
+TEST_F(AnnouncerTest, WhatIsServedInItsFirstRoundHasNotWaited) {
+  const auto forget = [](const Result<ReserveResult> &) {};
+  const TimePoint later = clock_.Now() + seconds(30);
+  for (const int64_t size : {60, 61}) {
+    admission_.ReserveAsync(admission_.NewTicket(), {"one", {{"all", MiB(size)}}, {}, seconds(600)},
+                            later, forget);
+    admission_.ServeOnce();
+  }
+  const uint64_t cancelled = admission_.NewTicket();
+  admission_.ReserveAsync(cancelled, {"one", {{"all", MiB(1)}}, {}, seconds(600)}, later, forget);
+  admission_.CancelWait(cancelled, Aborted("CANCELLED", "nobody wants it"));
+  EXPECT_THAT(Take<QueueEvent>(), IsEmpty());
+  EXPECT_THAT(Changes(), ElementsAre(Made::kMade));
 }
 
 TEST_F(AnnouncerTest, AWaitInVainLeavesWithItsError) {

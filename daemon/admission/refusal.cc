@@ -7,27 +7,21 @@
 namespace torpor {
 namespace {
 
-constexpr size_t kNamed = 10;
-
 struct Named {
   std::string exact;     // "job (r-1): 52428800, ..."
   std::string readable;  // "job (r-1) 50.0 MiB, ..."
 };
 
-Named Largest(std::vector<MemoryHolder> holders) {
-  holders.erase(std::remove_if(holders.begin(), holders.end(),
-                               [](const MemoryHolder& h) { return h.resident <= Bytes(0); }),
-                holders.end());
-  std::stable_sort(holders.begin(), holders.end(),
-                   [](const auto& a, const auto& b) { return a.resident > b.resident; });
+Named NameThem(const LargestHolders& largest) {
   Named named;
-  for (size_t i = 0; i < holders.size() && i < kNamed; ++i) {
-    const std::string who = (i == 0 ? "" : ", ") + holders[i].name + " (" + holders[i].id + ")";
-    named.exact += who + ": " + std::to_string(holders[i].resident.value());
-    named.readable += who + " " + FormatBytes(holders[i].resident);
+  for (const MemoryHolder& holder : largest.holders) {
+    const std::string who =
+        (named.exact.empty() ? "" : ", ") + holder.name + " (" + holder.id + ")";
+    named.exact += who + ": " + std::to_string(holder.resident.value());
+    named.readable += who + " " + FormatBytes(holder.resident);
   }
-  if (holders.size() > kNamed) {
-    const std::string more = " and " + std::to_string(holders.size() - kNamed) + " more";
+  if (largest.others > 0) {
+    const std::string more = " and " + std::to_string(largest.others) + " more";
     named.exact += more;
     named.readable += more;
   }
@@ -81,14 +75,17 @@ bool Shortage::fits() const {
 
 bool Shortage::EverFits() const { return device <= most() && host <= host_budget; }
 
-Status Refusal(const Shortage& shortage, std::vector<MemoryHolder> workers) {
+Status Refusal(const Shortage& shortage, const std::vector<MemoryHolder>& workers) {
   if (!shortage.EverFits()) return NeverFits(shortage);
   if (shortage.device == Bytes(0) || shortage.device <= shortage.available()) {
     return HostRefusal(shortage);
   }
   const BudgetStats& budget = shortage.budget;
-  const Named resident = Largest(std::move(workers));
-  const Named promised = Largest(shortage.promises);
+  LargestHolders largest;
+  largest.holders =
+      TenLargest(workers, largest.others, [](const MemoryHolder& one) { return one.resident; });
+  const Named resident = NameThem(largest);
+  const Named promised = NameThem(shortage.promises);
   std::string message =
       FormatBytes(shortage.device) + " asked, " + FormatBytes(shortage.available()) +
       " available = " + FormatBytes(budget.free) + " free - " + FormatBytes(budget.promised) +

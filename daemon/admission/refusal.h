@@ -1,6 +1,8 @@
 #ifndef TORPOR_DAEMON_ADMISSION_REFUSAL_H_
 #define TORPOR_DAEMON_ADMISSION_REFUSAL_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <vector>
 
 #include "daemon/admission/reservation.h"
@@ -8,6 +10,12 @@
 #include "lib/base/units.h"
 
 namespace torpor {
+
+// The ten largest of those that hold memory.
+struct LargestHolders {
+  std::vector<MemoryHolder> holders;
+  size_t others = 0;
+};
 
 // Everything that a refusal tells.
 struct Shortage {
@@ -20,7 +28,7 @@ struct Shortage {
   Bytes host_used{};
   Bytes host_promised{};
   Bytes host_kept{};
-  std::vector<MemoryHolder> promises;  // reservations, with what they have left
+  LargestHolders promises;  // reservations, with what they have left
 
   Bytes available() const;
   Bytes host_available() const;
@@ -30,10 +38,23 @@ struct Shortage {
   Bytes most() const { return budget.total - budget.context - budget.safety_reserve; }
 };
 
-// The ten largest of each kind are named.
+// `holds(one)`: how much.
+template <typename One, typename Holds>
+std::vector<One> TenLargest(std::vector<One> all, size_t& others, const Holds& holds) {
+  constexpr size_t kNamed = 10;
+  all.erase(std::remove_if(all.begin(), all.end(),
+                           [&](const One& one) { return holds(one) <= Bytes(0); }),
+            all.end());
+  std::stable_sort(all.begin(), all.end(),
+                   [&](const One& a, const One& b) { return holds(a) > holds(b); });
+  others = all.size() > kNamed ? all.size() - kNamed : 0;
+  all.resize(all.size() - others);
+  return all;
+}
+
 //   RESOURCE_EXHAUSTED NEVER_FITS: also when nobody had anything; DEVICE_BUDGET_EXHAUSTED or
 //   HOST_POOL_EXHAUSTED: with the arithmetic
-Status Refusal(const Shortage& shortage, std::vector<MemoryHolder> workers);
+Status Refusal(const Shortage& shortage, const std::vector<MemoryHolder>& workers);
 
 }  // namespace torpor
 

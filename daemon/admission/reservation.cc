@@ -1,10 +1,11 @@
 #include "daemon/admission/reservation.h"
 
+#include <string>
+
 namespace torpor {
 namespace {
 
 constexpr Duration kMaxTtl = std::chrono::hours(24 * 30);
-constexpr size_t kMaxParts = 64;
 
 }  // namespace
 
@@ -23,14 +24,15 @@ Status CheckTtl(Duration ttl) {
 Status CheckSpec(const ReservationSpec& spec) {
   TORPOR_RETURN_IF_ERROR(CheckName(spec.name, "reservation name", "BAD_RESERVATION"));
   TORPOR_RETURN_IF_ERROR(CheckTtl(spec.ttl));
-  if (spec.parts.size() > kMaxParts) {
-    return InvalidArgument("BAD_RESERVATION", "a reservation has too many parts")
+  if (spec.parts.size() > kMaxReservationParts) {
+    return InvalidArgument("BAD_RESERVATION", "a reservation has at most " +
+                                                  std::to_string(kMaxReservationParts) + " parts")
         .With("parts", spec.parts.size())
-        .With("limit", kMaxParts);
+        .With("limit", kMaxReservationParts);
   }
   for (const ReservationPart& part : spec.parts) {
     TORPOR_RETURN_IF_ERROR(CheckName(part.name, "reservation part", "BAD_RESERVATION"));
-    if (part.device < Bytes(0) || part.device >= Bytes(int64_t{1} << 50)) {
+    if (part.device < Bytes(0) || part.device >= kAbsurd) {
       return InvalidArgument("BAD_RESERVATION",
                              "part " + part.name + " is negative or beyond 1 PiB")
           .With("part", part.name)

@@ -11,6 +11,13 @@
 
 namespace torpor {
 
+// So that a daemon full of reservations can be shown in one message of 4 MiB, gRPC's limit unless
+// its caller says otherwise.
+constexpr size_t kMaxReservationParts = 32;
+constexpr size_t kMaxReservations = 1024;  // live and waited for, together
+// Nobody has that much.
+constexpr Bytes kAbsurd{int64_t{1} << 50};
+
 struct ReservationPart {
   std::string name;
   Bytes device{};

@@ -1,19 +1,21 @@
 #include "daemon/admission/wait_queue.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace torpor {
 
-const WaiterStats& WaitQueue::Add(Waiter waiter, TimePoint now) {
-  waiter.stats.id = "q-" + std::to_string(next_id_++);
-  waiter.stats.since = now;
+void WaitQueue::Add(Waiter waiter, TimePoint now) {
+  waiter.stats.id = "q-" + std::to_string(waiter.place);
+  if (waiter.stats.since == TimePoint()) waiter.stats.since = now;
   waiter.first_since = now;
-  return waiters_.emplace_back(std::move(waiter)).stats;
+  auto behind = waiters_.end();
+  while (behind != waiters_.begin() && std::prev(behind)->place > waiter.place) --behind;
+  waiters_.insert(behind, std::move(waiter));
 }
 
-std::vector<Waiter> WaitQueue::Remove(const std::function<bool(const Waiter&)>& leaves,
-                                      TimePoint now) {
+std::vector<Waiter> WaitQueue::Remove(const std::function<bool(Waiter&)>& leaves, TimePoint now) {
   std::vector<Waiter> left;
   const uint64_t first = empty() ? 0 : waiters_.front().ticket;
   for (auto it = waiters_.begin(); it != waiters_.end();) {
@@ -28,15 +30,21 @@ std::vector<Waiter> WaitQueue::Remove(const std::function<bool(const Waiter&)>& 
   return left;
 }
 
+size_t WaitQueue::CountOf(const std::string& worker) const {
+  return static_cast<size_t>(
+      std::count_if(waiters_.begin(), waiters_.end(),
+                    [&](const Waiter& waiter) { return waiter.stats.worker == worker; }));
+}
+
 Bytes WaitQueue::device() const {
   Bytes sum{};
-  for (const Waiter& waiter : waiters_) sum += waiter.stats.device;
+  for (const Waiter& waiter : waiters_) sum += std::min(waiter.stats.device, kAbsurd);
   return sum;
 }
 
 Bytes WaitQueue::host() const {
   Bytes sum{};
-  for (const Waiter& waiter : waiters_) sum += waiter.stats.host;
+  for (const Waiter& waiter : waiters_) sum += std::min(waiter.stats.host, kAbsurd);
   return sum;
 }
 

@@ -18,10 +18,12 @@ namespace torpor {
 
 // One that waits for memory; holds none of it meanwhile.
 struct Waiter {
-  uint64_t ticket = 0;
+  uint64_t ticket = 0;  // its own
+  uint64_t place = 0;   // the lowest is the first
   WaiterStats stats;
   ReservationSpec spec;     // unless it is an allocation
   TimePoint first_since{};  // since when nobody is before it
+  bool told = false;        // the event log knows that it waits
   // One of the two, called once and without a lock of the admission.
   std::function<void(Result<ReserveResult>)> reserved;
   std::function<void(Result<Draw>)> drawn;
@@ -35,12 +37,14 @@ class WaitQueue {
   bool empty() const { return waiters_.empty(); }
   size_t size() const { return waiters_.size(); }
 
-  // Names the waiter ("q-1") and puts it at the end.
-  const WaiterStats& Add(Waiter waiter, TimePoint now);
-  // Takes out those that `leaves` says.
-  std::vector<Waiter> Remove(const std::function<bool(const Waiter&)>& leaves, TimePoint now);
+  // Names the waiter by its place, "q-1", and notes since when it waits unless it says so.
+  void Add(Waiter waiter, TimePoint now);
+  // Takes out those that `leaves` says, asking the first one first; gives them in their order.
+  std::vector<Waiter> Remove(const std::function<bool(Waiter&)>& leaves, TimePoint now);
 
-  // What all of them want.
+  // Allocations of this worker; with "", reservations to be.
+  size_t CountOf(const std::string& worker) const;
+  // What all of them want; of what never fits a part, so that nothing overflows.
   Bytes device() const;
   Bytes host() const;
   // What the first wants, if it has been the first for `patience`.
@@ -52,7 +56,6 @@ class WaitQueue {
 
  private:
   Waiters waiters_;
-  uint64_t next_id_ = 1;
 };
 
 }  // namespace torpor

@@ -56,12 +56,31 @@ ReserveResult Admission::Make(const ReservationSpec& spec, const BudgetStats& bu
   return result;
 }
 
+Status Admission::CheckCount() const {
+  const TimePoint now = clock_.Now();
+  const auto live = static_cast<size_t>(
+      std::count_if(reservations_.begin(), reservations_.end(),
+                    [now](const auto& entry) { return !entry.second.Over(now); }));
+  const size_t waiting = queue_.CountOf("");
+  if (live + waiting < kMaxReservations) return Status::Ok();
+  return ResourceExhausted("TOO_MANY_RESERVATIONS",
+                           std::to_string(live) + " reservations are live and " +
+                               std::to_string(waiting) + " waited for, of at most " +
+                               std::to_string(kMaxReservations))
+      .With("reservations", live)
+      .With("waiting", waiting)
+      .With("limit", kMaxReservations);
+}
+
 Result<ReserveResult> Admission::Reserve(const ReservationSpec& spec) {
   TORPOR_RETURN_IF_ERROR(CheckSpec(spec));
   ReserveResult result;
   TORPOR_RETURN_IF_ERROR(Admit({spec.device(), spec.host}, Place::kAfterAll,
-                               [&](const BudgetStats& budget)
-                                   NO_THREAD_SAFETY_ANALYSIS { result = Make(spec, budget); }));
+                               [&](const BudgetStats& budget) NO_THREAD_SAFETY_ANALYSIS -> Status {
+                                 TORPOR_RETURN_IF_ERROR(CheckCount());
+                                 result = Make(spec, budget);
+                                 return Status::Ok();
+                               }));
   return result;
 }
 
@@ -73,24 +92,32 @@ uint64_t Admission::NewTicket() {
 Status Admission::Enqueue(Waiter& waiter) {
   MutexLock lock(mutex_);
   TORPOR_RETURN_IF_ERROR(stopped_);
+  const std::string& worker = waiter.stats.worker;
+  if (worker.empty()) TORPOR_RETURN_IF_ERROR(CheckCount());
+  const size_t own = worker.empty() ? 0 : queue_.CountOf(worker);
+  if (own >= kMaxWaitersOfWorker) {
+    return ResourceExhausted("QUEUE_FULL", "worker " + worker + " (" + waiter.stats.name +
+                                               ") waits for as many allocations as one may")
+        .With("worker", worker)
+        .With("waiting", own)
+        .With("limit", kMaxWaitersOfWorker);
+  }
   if (queue_.size() >= kMaxWaiters) {
     return ResourceExhausted("QUEUE_FULL", "as many wait for memory as may wait at a time")
-        .With("waiting", queue_.size());
+        .With("waiting", queue_.size())
+        .With("limit", kMaxWaiters);
   }
-  const WaiterStats& entered = queue_.Add(std::move(waiter), clock_.Now());
-  announcer_.Entered(entered, queue_.size());
+  queue_.Add(std::move(waiter), clock_.Now());
   Changed();
   return Status::Ok();
 }
 
 void Admission::ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimePoint deadline,
-                             std::function<void(Result<ReserveResult>)> done) {
-  Result<ReserveResult> now = Reserve(spec);
-  const bool short_of_memory = !now.ok() && (now.status().reason() == "DEVICE_BUDGET_EXHAUSTED" ||
-                                             now.status().reason() == "HOST_POOL_EXHAUSTED");
-  if (!short_of_memory) return done(std::move(now));
+                             std::function<void(Result<ReserveResult>)> done,
+                             std::optional<uint64_t> place) {
   Waiter waiter;
   waiter.ticket = ticket;
+  waiter.place = place.value_or(ticket);
   waiter.spec = spec;
   waiter.stats.name = spec.name;
   waiter.stats.parts = spec.parts;
@@ -98,15 +125,19 @@ void Admission::ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimeP
   waiter.stats.host = spec.host;
   waiter.stats.deadline = deadline;
   waiter.reserved = done;
-  if (const Status queued = Enqueue(waiter); !queued.ok()) done(queued);
+  Status queued = CheckSpec(spec);
+  if (queued.ok()) queued = Enqueue(waiter);
+  if (!queued.ok()) done(queued);
 }
 
 void Admission::DrawDeviceAsync(uint64_t ticket, Bytes size, const Allocator& worker,
                                 TimePoint deadline, std::function<void(Result<Draw>)> done) {
   Waiter waiter;
   waiter.ticket = ticket;
+  waiter.place = worker.place.value_or(ticket);
   waiter.stats.name = worker.name;
   waiter.stats.worker = worker.id;
+  waiter.stats.since = worker.since;
   waiter.stats.device = size;
   waiter.stats.deadline = deadline;
   waiter.drawn = done;
@@ -118,7 +149,9 @@ void Admission::EndWaits(const std::function<bool(const Waiter&)>& which, const 
   {
     MutexLock lock(mutex_);
     ended = queue_.Remove(which, clock_.Now());
-    for (const Waiter& waiter : ended) announcer_.Left(waiter.stats, queue_.size(), why);
+    for (const Waiter& waiter : ended) {
+      if (waiter.told) announcer_.Left(waiter.stats, --told_, why);
+    }
     if (!ended.empty()) Changed();
   }
   for (const Waiter& waiter : ended) Answer(waiter, why);
@@ -141,8 +174,7 @@ void Admission::StopWaiting(const Status& why) {
   EndWaits([](const Waiter&) { return true; }, why);
 }
 
-std::function<void()> Admission::Grant(Waiter waiter, const BudgetStats& budget) {
-  announcer_.Granted(waiter.stats, queue_.size() - 1);
+std::function<void()> Admission::Grant(Waiter& waiter, const BudgetStats& budget) {
   if (waiter.reserved != nullptr) {
     return [reserved = std::move(waiter.reserved), result = Make(waiter.spec, budget)] {
       reserved(result);
@@ -153,46 +185,91 @@ std::function<void()> Admission::Grant(Waiter waiter, const BudgetStats& budget)
        draw = std::make_shared<Draw>(MakeDraw(waiter.stats.device))] { drawn(std::move(*draw)); };
 }
 
+bool Admission::Judge(Waiter& waiter, const Result<DeviceMemory::Measurement>& measurement,
+                      TimePoint now, Funds& funds, Need& kept, Verdict& verdict) {
+  const Need need{waiter.stats.device, waiter.stats.host};
+  verdict.late = waiter.stats.deadline <= now;
+  verdict.failed = measurement.status();
+  bool ever_fits = true;
+  if (measurement.ok()) {
+    verdict.shortage = Compare(need, kept, funds);
+    if (verdict.shortage.fits()) {
+      verdict.granted = funds.budget;
+      // As Arithmetic would have it now.
+      (waiter.reserved != nullptr ? funds.budget.promised : funds.budget.pending) += need.device;
+      if (need.device > Bytes(0)) funds.budget.available -= need.device;
+      funds.host_promised += need.host;
+      return true;
+    }
+    ever_fits = verdict.shortage.EverFits();
+  }
+  if (ever_fits && !waiter.told) {
+    waiter.told = true;
+    announcer_.Entered(waiter.stats, ++told_);
+  }
+  if (!ever_fits) return true;
+  // Of one that is late as well: another caller may want to go on in its place.
+  kept.device += need.device;
+  kept.host += need.host;
+  return verdict.late;
+}
+
 void Admission::ServeOnce() {
   const Result<DeviceMemory::Measurement> measurement = measure_(Accuracy::kAtOnce);
-  std::vector<std::function<void()>> answers;
+  std::vector<Waiter> served;
+  std::vector<Verdict> verdicts;
+  std::vector<std::function<void()>> grants;  // null: refused
+  TimePoint now;
   {
     MutexLock lock(mutex_);
-    const TimePoint now = clock_.Now();
+    now = clock_.Now();
+    Funds funds = measurement.ok() ? Count(*measurement) : Funds();
     Need kept;  // for those before
-    const auto serve = [&](const Waiter& waiter) NO_THREAD_SAFETY_ANALYSIS {
-      const Need need{waiter.stats.device, waiter.stats.host};
-      const bool late = waiter.stats.deadline <= now;
-      if (!measurement.ok()) {
-        if (late) {
-          const Status why = Late(measurement.status(), waiter.stats, now);
-          announcer_.Left(waiter.stats, queue_.size() - 1, why);
-          answers.emplace_back([waiter, why] { Answer(waiter, why); });
-        }
-        return late;
-      }
-      const Shortage shortage = Compare(need, kept, *measurement);
-      if (shortage.fits()) {
-        answers.push_back(Grant(waiter, shortage.budget));
-        return true;
-      }
-      if (late || !shortage.EverFits()) {
-        answers.emplace_back([this, waiter, now, late, shortage, waiting = queue_.size() - 1,
-                              announcer = announcer_] {
-          const Status refusal = Refuse(shortage);
-          const Status why = late ? Late(refusal, waiter.stats, now) : refusal;
-          announcer.Left(waiter.stats, waiting, why);
-          Answer(waiter, why);
-        });
-        return true;
-      }
-      kept.device += need.device;
-      kept.host += need.host;
-      return false;
+    const auto leaves = [&](Waiter& waiter) NO_THREAD_SAFETY_ANALYSIS {
+      Verdict verdict;
+      if (!Judge(waiter, measurement, now, funds, kept, verdict)) return false;
+      if (waiter.told) --told_;
+      verdict.waiting = told_;
+      verdicts.push_back(std::move(verdict));
+      return true;
     };
-    queue_.Remove(serve, now);
+    served = queue_.Remove(leaves, now);
+    bool refused = false;
+    for (size_t i = 0; i < served.size(); ++i) {
+      grants.emplace_back();
+      if (verdicts[i].granted.has_value()) {
+        if (served[i].told) announcer_.Granted(served[i].stats, verdicts[i].waiting);
+        grants[i] = Grant(served[i], *verdicts[i].granted);
+      } else {
+        refused = true;
+      }
+    }
+    if (refused) {
+      Changed();  // what was kept for them is there for those behind
+      const LargestHolders promises = LargestPromises();
+      for (Verdict& verdict : verdicts) verdict.shortage.promises = promises;
+    } else if (!served.empty()) {
+      announcer_.Measured(funds.budget);
+    }
   }
-  for (const auto& answer : answers) answer();
+  const Announcer announcer(options_.events);
+  std::optional<std::vector<MemoryHolder>> workers;
+  for (size_t i = 0; i < served.size(); ++i) {
+    const Waiter& waiter = served[i];
+    const Verdict& verdict = verdicts[i];
+    if (grants[i] != nullptr) {
+      grants[i]();
+      continue;
+    }
+    Status why = verdict.failed;
+    if (why.ok()) {
+      if (!workers.has_value()) workers = Workers();
+      why = Refusal(verdict.shortage, *workers);
+    }
+    if (verdict.late) why = Late(why, waiter.stats, now);
+    if (waiter.told) announcer.Left(waiter.stats, verdict.waiting, why);
+    Answer(waiter, why);
+  }
 }
 
 void Admission::ServeQueue() {

@@ -34,28 +34,35 @@ class WaitingTest : public ::testing::Test {
     Draw draw;
   };
   std::shared_ptr<Wait> Reserve(const std::string& name, Bytes device, Bytes host = Bytes(0),
-                                Duration patience = seconds(30)) {
+                                Duration patience = seconds(30),
+                                std::optional<uint64_t> place = std::nullopt) {
     auto wait = std::make_shared<Wait>();
     wait->ticket = admission_.NewTicket();
-    admission_.ReserveAsync(wait->ticket, {name, {{"all", device}}, host, seconds(600)},
-                            clock_.Now() + patience, [wait](Result<ReserveResult> result) {
-                              EXPECT_FALSE(wait->status.has_value());
-                              wait->status = result.status();
-                              if (result.ok()) wait->id = result->id;
-                            });
+    admission_.ReserveAsync(
+        wait->ticket, {name, {{"all", device}}, host, seconds(600)}, clock_.Now() + patience,
+        [wait](Result<ReserveResult> result) {
+          EXPECT_FALSE(wait->status.has_value());
+          wait->status = result.status();
+          if (result.ok()) wait->id = result->id;
+        },
+        place);
     return wait;
   }
-  std::shared_ptr<Wait> Allocate(const std::string& worker, Bytes size,
+  std::shared_ptr<Wait> Allocate(const Admission::Allocator& worker, Bytes size,
                                  Duration patience = seconds(30)) {
     auto wait = std::make_shared<Wait>();
     wait->ticket = admission_.NewTicket();
-    admission_.DrawDeviceAsync(wait->ticket, size, {worker, "engine"}, clock_.Now() + patience,
+    admission_.DrawDeviceAsync(wait->ticket, size, worker, clock_.Now() + patience,
                                [wait](Result<Draw> result) {
                                  EXPECT_FALSE(wait->status.has_value());
                                  wait->status = result.status();
                                  if (result.ok()) wait->draw = *std::move(result);
                                });
     return wait;
+  }
+  std::shared_ptr<Wait> Allocate(const std::string& worker, Bytes size,
+                                 Duration patience = seconds(30)) {
+    return Allocate(Admission::Allocator{worker, "engine", std::nullopt, {}}, size, patience);
   }
   std::string ReserveNow(Bytes device) {
     auto reserved = admission_.Reserve({"now", {{"all", device}}, Bytes(0), seconds(600)});
@@ -82,6 +89,7 @@ class WaitingTest : public ::testing::Test {
 
 TEST_F(WaitingTest, WhatFitsDoesNotWait) {
   const auto wait = Reserve("a", MiB(60));
+  admission_.ServeOnce();
   ASSERT_FALSE(Waits(wait));
   EXPECT_THAT(*wait->status, IsOk());
   EXPECT_THAT(Queue(), IsEmpty());
@@ -192,10 +200,11 @@ TEST_F(WaitingTest, TheTenLargestAreNamed) {
 
 TEST_F(WaitingTest, WhatNeverFitsIsRefusedAtOnce) {
   const auto device = Reserve("a", MiB(61));
+  const auto host = Reserve("a", MiB(1), MiB(17));
+  admission_.ServeOnce();
   ASSERT_FALSE(Waits(device));
   EXPECT_EQ(device->status->reason(), "NEVER_FITS");
   EXPECT_EQ(device->status->Number("most_bytes"), MiB(60).value());
-  const auto host = Reserve("a", MiB(1), MiB(17));
   ASSERT_FALSE(Waits(host));
   EXPECT_EQ(host->status->reason(), "NEVER_FITS");
   EXPECT_EQ(host->status->Number("budget_bytes"), MiB(16).value());
@@ -255,11 +264,118 @@ TEST_F(WaitingTest, AWaitCanBeEndedFromOutside) {
 
 TEST_F(WaitingTest, AsManyAsMayWaitAtATime) {
   (void)ReserveNow(MiB(60));
-  for (size_t i = 0; i < Admission::kMaxWaiters; ++i) ASSERT_TRUE(Waits(Allocate("w-1", MiB(1))));
+  for (size_t i = 0; i < Admission::kMaxWaitersOfWorker; ++i) {
+    ASSERT_TRUE(Waits(Allocate("w-1", MiB(1))));
+  }
   const auto refused = Allocate("w-1", MiB(1));
   ASSERT_FALSE(Waits(refused));
   EXPECT_EQ(refused->status->reason(), "QUEUE_FULL");
-  admission_.CancelWaitsOf("w-1", Aborted("TEST", "enough"));
+  EXPECT_EQ(refused->status->details().at("worker"), "w-1");
+  for (int i = 2; Queue().size() < Admission::kMaxWaiters; ++i) {
+    ASSERT_TRUE(Waits(Allocate("w-" + std::to_string(i), MiB(1))));
+  }
+  for (const auto& full : {Allocate("w-0", MiB(1)), Reserve("r", MiB(1))}) {
+    ASSERT_FALSE(Waits(full));
+    EXPECT_EQ(full->status->reason(), "QUEUE_FULL");
+    EXPECT_EQ(full->status->Number("limit"), static_cast<int64_t>(Admission::kMaxWaiters));
+  }
+  admission_.StopWaiting(Aborted("TEST", "enough"));
+}
+
+// A deadline that is only that of its caller: another one goes on in its place.
+TEST_F(WaitingTest, APlaceCanBeKept) {
+  const std::string held = ReserveNow(MiB(30));
+  const std::string more = ReserveNow(MiB(30));
+  const auto first = Reserve("first", MiB(40), Bytes(0), seconds(5));
+  const auto second = Reserve("second", MiB(40));
+  const auto allocation = Allocate("w-1", MiB(10));
+  clock_.Advance(seconds(5));
+  ASSERT_THAT(admission_.Release(held), IsOk());
+  admission_.ServeOnce();
+  ASSERT_FALSE(Waits(first));
+  EXPECT_EQ(first->status->reason(), "RESERVATION_DEADLINE");
+  // In the round in which it leaves, nobody takes what it would have needed.
+  EXPECT_TRUE(Waits(allocation));
+  const auto again = Reserve("again", MiB(40), Bytes(0), seconds(30), first->ticket);
+  EXPECT_THAT(Queue(), ElementsAre("again", "second", "engine"));
+  EXPECT_EQ(admission_.Queue()[0].id, "q-1");
+
+  // Likewise an allocation that was granted memory which is not there.
+  admission_.CancelWait(allocation->ticket, Aborted("TEST", ""));
+  const TimePoint since = clock_.Now() - seconds(3);
+  const auto third = Reserve("third", MiB(1));
+  (void)Allocate({"w-1", "engine", allocation->ticket, since}, MiB(10));
+  EXPECT_THAT(Queue(), ElementsAre("again", "second", "engine", "third"));
+  EXPECT_EQ(admission_.Queue()[2].id, "q-3");
+  EXPECT_EQ(admission_.Queue()[2].since, since);
+  admission_.StopWaiting(Aborted("TEST", "enough"));
+}
+
+TEST_F(WaitingTest, WhatIsGrantedInOneRoundAddsUp) {
+  const std::string held = ReserveNow(MiB(60));
+  std::vector<std::shared_ptr<Wait>> waits = {
+      Reserve("a", MiB(20), MiB(10)), Allocate("w-1", MiB(20)), Reserve("b", MiB(10)),
+      Reserve("c", MiB(0), MiB(7)),   Reserve("d", MiB(11)),    Reserve("e", MiB(0), MiB(6))};
+  ASSERT_THAT(admission_.Release(held), IsOk());
+  admission_.ServeOnce();
+  EXPECT_THAT(Queue(), ElementsAre("c", "d", "e"));
+  // Of the device 10 MiB are left, of the pool 6, which are kept for the one that wants 7.
+  const auto late = admission_.Reserve({"f", {{"all", MiB(1)}}, Bytes(0), seconds(1)});
+  EXPECT_EQ(late.status().Number("promised_bytes"), MiB(30).value());
+  EXPECT_EQ(late.status().Number("pending_bytes"), MiB(20).value());
+  admission_.StopWaiting(Aborted("TEST", "enough"));
+}
+
+TEST_F(WaitingTest, TheAbsurdOverflowsNothing) {
+  const std::vector<ReservationPart> parts(kMaxReservationParts, {"a", kAbsurd - Bytes(1)});
+  int refused = 0;
+  for (size_t i = 0; i < kMaxReservations; ++i) {
+    admission_.ReserveAsync(admission_.NewTicket(), {"r", parts, Bytes(INT64_MAX), seconds(1)},
+                            clock_.Now() + seconds(1), [&](const Result<ReserveResult>& result) {
+                              EXPECT_THAT(result, HasReason("NEVER_FITS"));
+                              ++refused;
+                            });
+  }
+  EXPECT_THAT(admission_.Reserve({"f", {{"all", MiB(1)}}, Bytes(0), seconds(1)}),
+              HasReason("DEVICE_BUDGET_EXHAUSTED"));
+  admission_.ServeOnce();
+  EXPECT_EQ(refused, static_cast<int>(kMaxReservations));
+}
+
+TEST_F(WaitingTest, LiveReservationsHaveALimit) {
+  const auto reserve = [this](Bytes size) {
+    return admission_.Reserve({"r", {{"all", size}}, Bytes(0), seconds(60)});
+  };
+  const std::string first = ReserveNow(MiB(59));
+  std::vector<std::shared_ptr<Wait>> waits;
+  for (int i = 0; i < 10; ++i) waits.push_back(Reserve("waits", MiB(2)));
+  const auto one = reserve(Bytes(1));
+  EXPECT_THAT(one, HasReason("DEVICE_BUDGET_EXHAUSTED"));
+  for (size_t i = 0; i < kMaxReservations - 11; ++i) {
+    ASSERT_THAT(admission_.Reserve({"host", {}, Bytes(1), seconds(60)}), IsOk());
+  }
+  const auto refused = admission_.Reserve({"host", {}, Bytes(1), seconds(60)});
+  ASSERT_THAT(refused, HasReason("TOO_MANY_RESERVATIONS"));
+  EXPECT_THAT(refused, HasCode(Code::kResourceExhausted));
+  EXPECT_EQ(refused.status().Number("reservations"), static_cast<int64_t>(kMaxReservations) - 10);
+  EXPECT_EQ(refused.status().Number("waiting"), 10);
+  EXPECT_EQ(refused.status().Number("limit"), static_cast<int64_t>(kMaxReservations));
+  const auto waits_not = Reserve("waits", MiB(2));
+  ASSERT_FALSE(Waits(waits_not));
+  EXPECT_EQ(waits_not->status->reason(), "TOO_MANY_RESERVATIONS");
+  // Allocations are no reservations, and those that wait are counted in.
+  EXPECT_TRUE(Waits(Allocate("w-1", MiB(2))));
+  ASSERT_THAT(admission_.Release(first), IsOk());
+  admission_.ServeOnce();
+  for (const auto& wait : waits) {
+    ASSERT_FALSE(Waits(wait));
+    EXPECT_THAT(*wait->status, IsOk());
+  }
+  EXPECT_THAT(reserve(MiB(1)), IsOk());
+  EXPECT_THAT(reserve(MiB(1)), HasReason("TOO_MANY_RESERVATIONS"));
+  // What is over does not count.
+  clock_.Advance(seconds(60));
+  EXPECT_THAT(reserve(MiB(1)), IsOk());
 }
 
 TEST_F(WaitingTest, AMeasurementThatFailsEndsNoWaitBeforeItsDeadline) {
@@ -340,6 +456,7 @@ TEST_F(WaitingTest, NobodyIsPassedOverForEver) {
     }
     if (random() % 64 == 0) {
       waits.push_back(Reserve("r", MiB(1 + random() % 60), Bytes(0), std::chrono::hours(1)));
+      admission_.ServeOnce();
       if (Waits(waits.back())) ++waited;
     }
     admission_.ServeOnce();

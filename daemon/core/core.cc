@@ -252,10 +252,12 @@ Result<ReserveResult> Core::Reserve(const ReservationSpec& spec) {
 }
 
 void Core::ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimePoint deadline,
-                        const std::function<void(Result<ReserveResult>)>& done) {
-  admission_.ReserveAsync(ticket, spec, deadline, [this, spec, done](Result<ReserveResult> made) {
-    done(RecordMade(spec, std::move(made)));
-  });
+                        const std::function<void(Result<ReserveResult>)>& done,
+                        std::optional<uint64_t> place) {
+  admission_.ReserveAsync(
+      ticket, spec, deadline,
+      [this, spec, done](Result<ReserveResult> made) { done(RecordMade(spec, std::move(made))); },
+      place);
 }
 
 Result<TimePoint> Core::Renew(const std::string& reservation, Duration ttl) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -111,10 +112,12 @@ class Core final : public WorkerServer::Handler {
   Result<std::vector<WorkerOutcome>> WakeUp(const WakeCommand& command);
   Result<UsageReport> Usage();
   Result<ReserveResult> Reserve(const ReservationSpec& spec);
-  // Waits in the queue until `deadline`, by the core's clock, and holds no thread meanwhile. Calls
-  // `done` once, now or later, on any thread. CancelWait ends the wait of this ticket.
+  // Waits in the queue until `deadline`, by the core's clock, and holds no thread meanwhile; does
+  // not block. Calls `done` once, now or later, on any thread. CancelWait ends the wait of this
+  // ticket. `place`: the ticket of an earlier wait in whose place it goes on.
   void ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimePoint deadline,
-                    const std::function<void(Result<ReserveResult>)>& done);
+                    const std::function<void(Result<ReserveResult>)>& done,
+                    std::optional<uint64_t> place = std::nullopt);
   uint64_t NewTicket() { return admission_.NewTicket(); }
   void CancelWait(uint64_t ticket, const Status& why) { admission_.CancelWait(ticket, why); }
   // Ends all waits and takes no new ones.

@@ -31,7 +31,10 @@ struct Core::Allocation {
   bool waits = false;
   TimePoint since;
   TimePoint deadline;
+  bool promised = false;          // by a reservation
+  std::optional<uint64_t> place;  // in the queue, once it has one
   std::optional<Draw> draw;
+  Status refusal;  // of the last attempt
 };
 
 void Core::OwnAllocate(WorkerId worker, const std::shared_ptr<wire::Channel>& channel,
@@ -47,14 +50,17 @@ void Core::OwnAllocate(WorkerId worker, const std::shared_ptr<wire::Channel>& ch
   allocation.deadline =
       allocation.since +
       milliseconds(message.timeout_ms < 0 ? kLongestMs : std::min(message.timeout_ms, kLongestMs));
+  const auto info = inventory_.FindWorker(worker);
+  allocation.promised = info.has_value() && !info->reservation.empty();
   Result<NewSegment> segment = AllocateSegment(context_, worker, message.tag, message.size);
   const bool wait = allocation.waits && !segment.ok() &&
                     (NoneLeft(segment.status()) || NotThereYet(segment.status()));
   if (!wait) return AnswerAllocation(allocation, std::move(segment));
   log::Info("worker {}: waits for {} under {}: {}", WorkerName(worker), message.size.value(),
             message.tag, segment.status());
+  allocation.refusal = segment.status();
   auto waiting = std::make_shared<Allocation>(std::move(allocation));
-  if (NoneLeft(segment.status())) return WaitInQueue(waiting);
+  if (!waiting->promised) return WaitInQueue(waiting);
   const Status started = tasks_.Run([this, waiting] { RetryAllocation(waiting); });
   if (!started.ok()) AnswerAllocation(*waiting, started);
 }
@@ -62,9 +68,11 @@ void Core::OwnAllocate(WorkerId worker, const std::shared_ptr<wire::Channel>& ch
 void Core::WaitInQueue(const std::shared_ptr<Allocation>& allocation) {
   const WorkerId worker = allocation->worker;
   const auto info = inventory_.FindWorker(worker);
-  admission_.DrawDeviceAsync(admission_.NewTicket(),
-                             RoundUp(allocation->size, driver_.device().granularity),
-                             {WorkerName(worker), info.has_value() ? info->name : std::string()},
+  const uint64_t ticket = admission_.NewTicket();
+  if (!allocation->place.has_value()) allocation->place = ticket;
+  admission_.DrawDeviceAsync(ticket, RoundUp(allocation->size, driver_.device().granularity),
+                             {WorkerName(worker), info.has_value() ? info->name : std::string(),
+                              allocation->place, allocation->since},
                              allocation->deadline, [this, allocation](Result<Draw> draw) {
                                // Not on the queue's thread, which others wait for.
                                auto shared = std::make_shared<Result<Draw>>(std::move(draw));
@@ -87,9 +95,12 @@ void Core::WaitInQueue(const std::shared_ptr<Allocation>& allocation) {
 
 void Core::RetryAllocation(const std::shared_ptr<Allocation>& allocation) {
   for (;;) {
+    // With its draw, which is nobody else's meanwhile.
+    if (NotThereYet(allocation->refusal)) std::this_thread::sleep_for(kPause);
     Result<NewSegment> segment =
         AllocateSegment(context_, allocation->worker, allocation->tag, allocation->size,
                         std::exchange(allocation->draw, std::nullopt));
+    allocation->refusal = segment.status();
     if (segment.ok()) return AnswerAllocation(*allocation, std::move(segment));
     if (NoneLeft(segment.status())) return WaitInQueue(allocation);
     if (!NotThereYet(segment.status())) return AnswerAllocation(*allocation, segment.status());
@@ -102,7 +113,8 @@ void Core::RetryAllocation(const std::shared_ptr<Allocation>& allocation) {
                    std::chrono::duration_cast<milliseconds>(now - allocation->since).count()));
       return AnswerAllocation(*allocation, late);
     }
-    std::this_thread::sleep_for(kPause);
+    // Its place is the one that it had.
+    if (!allocation->promised) return WaitInQueue(allocation);
   }
 }
 

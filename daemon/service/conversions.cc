@@ -12,9 +12,6 @@
 namespace torpor {
 namespace {
 
-constexpr int64_t kAbsurdBytes = int64_t{1} << 50;
-constexpr int kMaxParts = 64;
-
 // --- requests
 
 Selector ToSelector(const v1::Selector& selector) {
@@ -41,7 +38,7 @@ Result<wire::Policy> ToPolicy(const std::string& tag, v1::Policy policy) {
 }
 
 Result<Bytes> ToBytes(int64_t bytes, const std::string& field) {
-  if (bytes >= 0 && bytes < kAbsurdBytes) return Bytes(bytes);
+  if (bytes >= 0 && Bytes(bytes) < kAbsurd) return Bytes(bytes);
   return InvalidArgument("BAD_SIZE",
                          field + " is " + std::to_string(bytes) + ", which is no amount of memory")
       .With("field", field)
@@ -226,11 +223,6 @@ WakeCommand ToWakeCommand(const v1::WakeUpRequest& request, TimePoint deadline) 
 Result<ReservationSpec> ToReservationSpec(const v1::ReserveRequest& request) {
   ReservationSpec spec;
   spec.name = request.name();
-  if (request.parts_size() > kMaxParts) {
-    return InvalidArgument("BAD_RESERVATION",
-                           "a reservation has at most " + std::to_string(kMaxParts) + " parts")
-        .With("parts", request.parts_size());
-  }
   for (const v1::ReservationPart& part : request.parts()) {
     TORPOR_ASSIGN_OR_RETURN(const Bytes device,
                             ToBytes(part.device_bytes(), "device_bytes of part " + part.name()));

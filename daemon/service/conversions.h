@@ -30,8 +30,8 @@ struct Now {
 Result<SleepCommand> ToSleepCommand(const v1::SleepRequest& request, TimePoint deadline);
 WakeCommand ToWakeCommand(const v1::WakeUpRequest& request, TimePoint deadline);
 
-// INVALID_ARGUMENT BAD_SIZE (negative, or 2^50 bytes and more), BAD_RESERVATION (over 64 parts),
-// BAD_TTL (none, or not a Duration by the rules of google/protobuf/duration.proto).
+// INVALID_ARGUMENT BAD_SIZE (negative, or 2^50 bytes and more), BAD_TTL (none, or not a Duration by
+// the rules of google/protobuf/duration.proto).
 Result<ReservationSpec> ToReservationSpec(const v1::ReserveRequest& request);
 // INVALID_ARGUMENT BAD_TTL, likewise.
 Result<Duration> ToTtl(bool given, const google::protobuf::Duration& ttl);

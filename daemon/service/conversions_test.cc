@@ -103,12 +103,6 @@ TEST(ConversionsTest, RefusesAbsurdSizes) {
   }
 }
 
-TEST(ConversionsTest, RefusesTooManyParts) {
-  v1::ReserveRequest request = MakeReserveRequest();
-  while (request.parts_size() < 65) request.add_parts()->set_name("p");
-  EXPECT_THAT(ToReservationSpec(request), HasReason("BAD_RESERVATION"));
-}
-
 TEST(ConversionsTest, RefusesWhatIsNoDuration) {
   v1::ReserveRequest request = MakeReserveRequest();
   request.clear_ttl();
