@@ -79,7 +79,8 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Run(grpc::CallbackServerContext* co
                                                  const char* method, const std::string& request_id,
                                                  const google::protobuf::Message& request,
                                                  google::protobuf::Message* response,
-                                                 UnaryCall::Work work) {
+                                                 UnaryCall::Work work,
+                                                 UnaryCall::TakeBack take_back) {
   if (const Status admitted = Admit(); !admitted.ok()) {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(ToGrpcStatus(admitted));
@@ -94,6 +95,7 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Run(grpc::CallbackServerContext* co
                                              OperationTime(context->raw_deadline(), default_time_));
   setup.response = response;
   setup.work = std::move(work);
+  setup.take_back = std::move(take_back);
   setup.answered = [this] {
     MutexLock lock(mutex_);
     if (--calls_ == 0) idle_.NotifyAll();
@@ -118,7 +120,7 @@ void MemoryServiceImpl::RunOnThread(const std::function<void(const Answer&)>& re
     free = threads_ < kMaxThreads;
     if (free) ++threads_;
   }
-  if (!free) return refuse({TooManyCalls(kMaxThreads), nullptr, true});
+  if (!free) return refuse({TooManyCalls(kMaxThreads), nullptr});
   const auto ended = [this] {
     MutexLock lock(mutex_);
     if (--threads_ == 0) idle_.NotifyAll();
@@ -129,7 +131,7 @@ void MemoryServiceImpl::RunOnThread(const std::function<void(const Answer&)>& re
     ended();
   });
   if (started.ok()) return;
-  refuse({started, nullptr, true});
+  refuse({started, nullptr});
   ended();
 }
 
@@ -227,26 +229,38 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Reserve(grpc::CallbackServerContext
       return FinishReserve(request, *spec, core_.Reserve(*spec), *attempt.token);
     });
   }
-  return Run(context, "Reserve", request->request_id(), *request, response, std::move(work));
+  UnaryCall::TakeBack release;
+  if (request->request_id().empty()) {
+    // Who has an id can ask again.
+    release = [this](const google::protobuf::Message& lost) {
+      const std::string& id = static_cast<const v1::ReserveResponse&>(lost).reservation_id();
+      log::Info("Reserve {}: its caller has gone", id);
+      (void)core_.Release(id);
+    };
+  }
+  return Run(context, "Reserve", request->request_id(), *request, response, std::move(work),
+             std::move(release));
 }
 
 UnaryCall::Work MemoryServiceImpl::ReserveInTurn(const v1::ReserveRequest& request,
                                                  TimePoint deadline) {
   return [this, request, deadline](const RequestLog::Attempt& attempt,
                                    const std::function<void(const Answer&)>& done) {
-    RunOnThread(done, [this, request, deadline, token = attempt.token, done] {
-      const Result<ReservationSpec> spec = ToReservationSpec(request);
-      if (!spec.ok()) return done({spec.status(), nullptr});
-      const uint64_t ticket = core_.NewTicket();
-      const auto leave = std::make_shared<std::optional<CancelToken::Callback>>();
-      core_.ReserveAsync(
-          ticket, *spec, deadline,
-          [this, request, spec = *spec, token, done, leave](const Result<ReserveResult>& result) {
-            done(FinishReserve(request, spec, result, *token));
-          });
-      leave->emplace(token.get(),
-                     [this, ticket, token] { core_.CancelWait(ticket, token->status()); });
-    });
+    const Result<ReservationSpec> spec = ToReservationSpec(request);
+    if (!spec.ok()) return done({spec.status(), nullptr});
+    const uint64_t ticket = core_.NewTicket();
+    // Who goes on where another caller gave up has that one's place.
+    if (!attempt.place->has_value()) *attempt.place = ticket;
+    const std::shared_ptr<CancelToken> token = attempt.token;
+    const auto leave = std::make_shared<std::optional<CancelToken::Callback>>();
+    core_.ReserveAsync(
+        ticket, *spec, deadline,
+        [this, request, spec = *spec, token, done, leave](const Result<ReserveResult>& result) {
+          done(FinishReserve(request, spec, result, *token));
+        },
+        *attempt.place);
+    leave->emplace(token.get(),
+                   [this, ticket, token] { core_.CancelWait(ticket, token->status()); });
   };
 }
 

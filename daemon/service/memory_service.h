@@ -70,8 +70,8 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const char* method,
                                 const std::string& request_id,
                                 const google::protobuf::Message& request,
-                                google::protobuf::Message* response, UnaryCall::Work work)
-      EXCLUDES(mutex_);
+                                google::protobuf::Message* response, UnaryCall::Work work,
+                                UnaryCall::TakeBack take_back = nullptr) EXCLUDES(mutex_);
   UnaryCall::Work Blocking(std::function<Answer(const RequestLog::Attempt&)> work);
   // Or tells `refuse` that there are too many.
   void RunOnThread(const std::function<void(const Answer&)>& refuse, std::function<void()> task)

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/admission/reservation.h"
 #include "daemon/core/core.h"
 #include "daemon/keeper/in_process_keeper.h"
 #include "google/rpc/error_details.pb.h"
@@ -178,6 +179,27 @@ TEST_F(MemoryServiceTest, ReservesAndReleases) {
   EXPECT_EQ(Usage().device().promised_bytes(), 0);
   EXPECT_EQ(InfoOf(Release(reserved.reservation_id(), &released)).reason(), "RESERVATION_RELEASED");
   EXPECT_EQ(InfoOf(Release("r-77", &released)).reason(), "UNKNOWN_RESERVATION");
+}
+
+TEST_F(MemoryServiceTest, UsageStaysReadable) {
+  v1::ReserveRequest request;
+  request.set_name(std::string(63, 'n'));
+  request.mutable_ttl()->set_seconds(60);
+  request.set_host_bytes(1);
+  for (size_t i = 0; i < kMaxReservationParts; ++i) {
+    request.add_parts()->set_name(std::string(63, 'p'));
+  }
+  const auto reserve = [&] {
+    grpc::ClientContext context;
+    v1::ReserveResponse response;
+    return stub_->Reserve(&context, request, &response);
+  };
+  for (size_t i = 0; i < kMaxReservations; ++i) ASSERT_TRUE(reserve().ok());
+  const grpc::Status refused = reserve();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(InfoOf(refused).reason(), "TOO_MANY_RESERVATIONS");
+  // By a client that sets no limit of its own.
+  EXPECT_EQ(Usage().reservations_size(), static_cast<int>(kMaxReservations));
 }
 
 TEST_F(MemoryServiceTest, AReservationExpires) {

@@ -1,6 +1,8 @@
 #include "daemon/service/request_log.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -8,6 +10,9 @@ namespace torpor {
 namespace {
 
 constexpr size_t kLongestId = 128;
+// Limits of the daemon, not of what it gives out.
+constexpr std::string_view kBusy[] = {"TOO_MANY_CALLS", "TOO_MANY_RESERVATIONS", "QUEUE_FULL",
+                                      "THREADS_EXHAUSTED"};
 // Of a request besides its texts, by estimate.
 constexpr Bytes kOverhead{512};
 
@@ -40,6 +45,8 @@ class RequestLog::Request {
   bool leader_left = false;
   std::deque<CallerPtr> joined;
   std::shared_ptr<CancelToken> token = std::make_shared<CancelToken>();
+  const std::shared_ptr<std::optional<uint64_t>> place =
+      std::make_shared<std::optional<uint64_t>>();
   bool answered = false;
   Answer answer;
   TimePoint answered_at;
@@ -88,7 +95,7 @@ Result<RequestLog::RequestPtr> RequestLog::Enter(const std::string& id, std::str
     }
   }
   if (starts) {
-    caller->Start(request, {request->token});
+    caller->Start(request, {request->token, false, request->place});
   } else {
     caller->Take(answer, true);
   }
@@ -151,7 +158,7 @@ void RequestLog::Finish(const RequestPtr& request, const Answer& answer) {
   }
   leader->Take(answer, false);
   for (const CallerPtr& caller : joined) caller->Take(answer, true);
-  if (next_leader != nullptr) next_leader->Start(request, {next_token, true});
+  if (next_leader != nullptr) next_leader->Start(request, {next_token, true, request->place});
 }
 
 Bytes RequestLog::memory() const {
@@ -166,6 +173,8 @@ bool RequestLog::IsOfTheMoment(const Status& status) {
     case Code::kAborted:
     case Code::kUnavailable:
       return true;
+    case Code::kResourceExhausted:
+      return std::find(std::begin(kBusy), std::end(kBusy), status.reason()) != std::end(kBusy);
     default:
       return false;
   }

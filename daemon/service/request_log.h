@@ -3,9 +3,11 @@
 
 #include <google/protobuf/message.h>
 
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lib/base/cancel_token.h"
@@ -57,6 +59,8 @@ class RequestLog {
   struct Attempt {
     std::shared_ptr<CancelToken> token;
     bool again = false;  // another caller has given it up
+    // What the work of all attempts at one request shares: its place in the queue, once it has one.
+    std::shared_ptr<std::optional<uint64_t>> place;
   };
 
   // Each caller gets one Answer, unless it leaves first.
@@ -92,7 +96,8 @@ class RequestLog {
   // What is remembered or under way.
   Bytes memory() const EXCLUDES(mutex_);
 
-  // Late, lost a race, going away, cancelled: another try may well end otherwise.
+  // Late, lost a race, going away, cancelled, or the daemon is busy: another try may well end
+  // otherwise.
   static bool IsOfTheMoment(const Status& status);
 
  private:

@@ -145,6 +145,14 @@ TEST_F(RequestLogTest, ErrorsOfTheRequestAreKeptThoseOfTheMomentAreNot) {
   }
 }
 
+TEST_F(RequestLogTest, ThatTheDaemonIsBusyIsNotKept) {
+  for (const char* const reason :
+       {"TOO_MANY_CALLS", "TOO_MANY_RESERVATIONS", "QUEUE_FULL", "THREADS_EXHAUSTED"}) {
+    Finish(Call(reason), Failed(Code::kResourceExhausted, reason));
+    EXPECT_EQ(Call(reason)->starts, 1) << reason;
+  }
+}
+
 TEST_F(RequestLogTest, AnswersThatArePartlyOfTheMomentAreNotKept) {
   Answer partly = Freed(7);
   partly.of_the_moment = true;

@@ -51,6 +51,7 @@ void UnaryCall::Take(const Answer& answer, bool replayed) {
   {
     MutexLock lock(mutex_);
     answered_ = true;
+    given_ = answer.response;
   }
   Status status = answer.status;
   if (!status.ok()) {
@@ -70,11 +71,22 @@ void UnaryCall::OnCancel() {
   RequestLog::RequestPtr request;
   {
     MutexLock lock(mutex_);
+    cancelled_ = true;
     request = request_;
   }
   // Its work ends soon, and with it the call that it was done for.
   if (request == nullptr || !setup_.log->Leave(request, this)) return;
   Take({Status(Code::kCancelled, "OPERATION_CANCELLED", "the call was cancelled"), nullptr}, false);
+}
+
+void UnaryCall::OnDone() {
+  std::shared_ptr<const google::protobuf::Message> lost;
+  {
+    MutexLock lock(mutex_);
+    if (cancelled_) lost = std::move(given_);
+  }
+  if (lost != nullptr && setup_.take_back != nullptr) setup_.take_back(*lost);
+  self_.reset();
 }
 
 void UnaryCall::OnDeadline() {

@@ -19,8 +19,8 @@
 namespace torpor {
 
 // One call of the control plane, from its admission to its answer. A call that gRPC cancels (by its
-// caller, its deadline or its connection) leaves its request. Thread-safe; owns itself until
-// OnDone.
+// caller, its deadline or its connection) leaves its request; if its answer was made already and
+// gRPC has not sent it, what it gives is taken back. Thread-safe; owns itself until OnDone.
 class UnaryCall final : public grpc::ServerUnaryReactor,
                         public RequestLog::Caller,
                         public std::enable_shared_from_this<UnaryCall> {
@@ -28,6 +28,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor,
   // Begins what was asked for, without blocking. `done` is to be called once, by any thread.
   using Work = std::function<void(const RequestLog::Attempt& attempt,
                                   const std::function<void(const Answer&)>& done)>;
+  using TakeBack = std::function<void(const google::protobuf::Message& response)>;
   struct Setup {
     RequestLog* log = nullptr;
     const char* method = "";
@@ -36,6 +37,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor,
     google::protobuf::Message* response = nullptr;   // gRPC's, until OnDone
     Work work;
     std::function<void()> answered;  // once the answer is on its way
+    // Takes back what was given to a caller that has gone; where it may be: null otherwise.
+    TakeBack take_back;
   };
   // Answers right away where the log refuses the request.
   static UnaryCall* Begin(const std::string& request_id, std::string body, Setup setup);
@@ -47,7 +50,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor,
  private:
   explicit UnaryCall(Setup setup) : setup_(std::move(setup)) {}
   void OnCancel() override EXCLUDES(mutex_);
-  void OnDone() override { self_.reset(); }
+  void OnDone() override EXCLUDES(mutex_);
   void OnDeadline() EXCLUDES(mutex_);
 
   const Setup setup_;
@@ -56,6 +59,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor,
   RequestLog::RequestPtr request_ GUARDED_BY(mutex_);
   bool leads_ GUARDED_BY(mutex_) = false;
   bool answered_ GUARDED_BY(mutex_) = false;
+  std::shared_ptr<const google::protobuf::Message> given_ GUARDED_BY(mutex_);
+  bool cancelled_ GUARDED_BY(mutex_) = false;
   grpc::Alarm deadline_;  // of a call that has joined
 };
 

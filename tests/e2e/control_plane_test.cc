@@ -99,7 +99,8 @@ TEST_F(ControlPlaneTest, SleepsAndWakesOneOfTwo) {
   EXPECT_THAT(first->Ask("check " + *weights + " 1"), IsOk());
   EXPECT_THAT(first->Ask("checkzero " + *cache), IsOk());
   EXPECT_EQ(*daemon_->Stop(), 0);
-  EXPECT_THAT(daemon_->log(), testing::ContainsRegex("worker " + first->id() + " .first.: op-1 slept 2 segments"));
+  EXPECT_THAT(daemon_->log(),
+              testing::ContainsRegex("worker " + first->id() + " .first.: op-1 slept 2 segments"));
 }
 
 TEST_F(ControlPlaneTest, OutcomesThatDifferAreInTheAnswer) {

@@ -68,8 +68,8 @@ class Limits : public testing::Test {
   grpc::Status UsageAnew() {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    const auto channel = grpc::CreateCustomChannel(
-        "unix:" + daemon_->control_socket(), grpc::InsecureChannelCredentials(), arguments);
+    const auto channel = grpc::CreateCustomChannel("unix:" + daemon_->control_socket(),
+                                                   grpc::InsecureChannelCredentials(), arguments);
     v1::UsageResponse response;
     return v1::MemoryService::NewStub(channel)->Usage(Context().get(), {}, &response);
   }
@@ -164,8 +164,8 @@ TEST_F(Limits, WithoutThreadsNothingIsLost) {
   std::filesystem::copy_file(DaemonProcess::Command(dir_.path()).front(), program);
   ASSERT_EQ(::chown(dir_.path().c_str(), kNobody, kNobody), 0);
   const std::string id = std::to_string(kNobody);
-  Start({setpriv, "--reuid=" + id, "--regid=" + id, "--clear-groups", "--inh-caps=-all", "/bin/bash",
-         "-c", "shift && ulimit -u 60 && exec " + program + " \"$@\"", "bash"});
+  Start({setpriv, "--reuid=" + id, "--regid=" + id, "--clear-groups", "--inh-caps=-all",
+         "/bin/bash", "-c", "shift && ulimit -u 60 && exec " + program + " \"$@\"", "bash"});
   ASSERT_NE(daemon_, nullptr);
   const auto worker = Connect("engine");
   ASSERT_NE(worker, nullptr);

@@ -62,8 +62,9 @@ class RetryTest : public testing::Test {
     return call;
   }
   std::shared_ptr<PendingReserve> StartReserve(const std::string& request_id, int64_t bytes,
-                                               bool wait) {
+                                               bool wait, Duration timeout = seconds(60)) {
     auto call = std::make_shared<PendingReserve>();
+    call->context.set_deadline(std::chrono::system_clock::now() + timeout);
     call->request.set_name("model");
     call->request.set_request_id(request_id);
     call->request.set_wait(wait);
@@ -269,6 +270,31 @@ TEST_F(RetryTest, AReserveThatWaitsIsJoined) {
   ASSERT_TRUE(second->answer.get().ok());
   EXPECT_TRUE(second->response.replayed());
   EXPECT_EQ(daemon_->Usage()->device().promised_bytes(), MiB(150).value());
+}
+
+TEST_F(RetryTest, AJoinedReserveKeepsItsPlace) {
+  v1::ReserveResponse held;
+  ASSERT_TRUE(Reserve("", MiB(200).value(), held).ok());
+  const auto first = StartReserve("r", MiB(150).value(), true, seconds(2));
+  WaitForQueue(1);
+  const auto behind = StartReserve("", MiB(160).value(), true);
+  WaitForQueue(2);
+  const auto joined = StartReserve("r", MiB(150).value(), true);
+  const grpc::Status late = first->answer.get();
+  EXPECT_EQ(ReasonOf(late), "RESERVATION_DEADLINE");
+  WaitForQueue(2);
+  const auto usage = daemon_->Usage();
+  ASSERT_THAT(usage, IsOk());
+  EXPECT_EQ(usage->queue(0).id(), "q-1");
+  EXPECT_EQ(usage->queue(0).device_bytes(), MiB(150).value());
+  grpc::ClientContext context;
+  v1::ReleaseRequest request;
+  request.set_reservation_id(held.reservation_id());
+  v1::ReleaseResponse released;
+  ASSERT_TRUE(daemon_->stub().Release(&context, request, &released).ok());
+  EXPECT_TRUE(joined->answer.get().ok());
+  behind->context.TryCancel();
+  EXPECT_EQ(behind->answer.get().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST_F(RetryTest, AReserveThatNobodyWaitsForLeavesTheQueue) {

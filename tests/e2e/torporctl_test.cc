@@ -94,8 +94,8 @@ TEST_F(TorporctlTest, ReservesInTurnAndRenews) {
   EXPECT_EQ(renewed.exit_status, 0) << renewed.errors;
   EXPECT_THAT(renewed.output, testing::StartsWith("Expires in "));
   EXPECT_THAT(Ctl({"usage"}).output, HasSubstr("hold, keep"));
-  const Finished late = Ctl({"reserve", "--name=late", "--part=weights=40MiB", "--ttl=1m",
-                             "--wait", "--timeout=500ms"});
+  const Finished late = Ctl(
+      {"reserve", "--name=late", "--part=weights=40MiB", "--ttl=1m", "--wait", "--timeout=500ms"});
   EXPECT_EQ(late.exit_status, 1);
   EXPECT_THAT(late.errors, HasSubstr("DEADLINE_EXCEEDED RESERVATION_DEADLINE: "));
   EXPECT_THAT(Ctl({"renew", "r-1", "--ttl=10m"}).errors, HasSubstr("RESERVATION_EXPIRED"));

@@ -149,13 +149,11 @@ TEST_F(WaitingCalls, WhatNeverFitsDoesNotWait) {
 TEST_F(WaitingCalls, HoldNoThread) {
   const std::string all = Fill();
   const int before = Threads();
-  constexpr int kCalls = 300;  // more than there may be threads
+  constexpr int kCalls = 1000;  // more than there may be threads, and all at once
   std::vector<std::shared_ptr<Call>> calls;
   calls.reserve(kCalls);
-  for (int i = 0; i < kCalls; ++i) {
-    calls.push_back(Reserve(KiB(64), true));
-    if (i % 50 == 49) WaitForQueue(i + 1);
-  }
+  for (int i = 0; i < kCalls; ++i) calls.push_back(Reserve(KiB(32), true));
+  WaitForQueue(kCalls);
   EXPECT_LT(Threads(), before + 50);
   Release(all);
   for (const auto& call : calls) EXPECT_TRUE(call->answer.get().ok());
