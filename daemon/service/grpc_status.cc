@@ -58,14 +58,10 @@ std::string Clean(std::string_view text, size_t limit) {
   return clean;
 }
 
-google::rpc::Status Translate(const Status& status, const Limits& limits) {
-  google::rpc::Status rpc;
-  rpc.set_code(static_cast<int>(status.code()));
-  if (status.ok()) return rpc;
-  rpc.set_message(Clean(status.message(), limits.message));
-  google::rpc::ErrorInfo info;
-  info.set_reason(Clean(status.reason(), limits.reason));
-  info.set_domain(kDomain);
+Status Cut(const Status& status, const Limits& limits) {
+  if (status.ok()) return status;
+  Status cut(status.code(), Clean(status.reason(), limits.reason),
+             Clean(status.message(), limits.message));
   size_t size = 0;
   bool complete = true;
   for (const auto& [key, value] : status.details()) {
@@ -77,20 +73,35 @@ google::rpc::Status Translate(const Status& status, const Limits& limits) {
       continue;
     }
     size += entry;
-    (*info.mutable_metadata())[clean_key] = std::move(clean_value);
+    cut.Add(clean_key, std::move(clean_value));
   }
-  if (!complete) (*info.mutable_metadata())["details_truncated"] = "true";
+  if (!complete) cut.Add("details_truncated", "true");
+  return cut;
+}
+
+// Of what is valid UTF-8.
+google::rpc::Status Translate(const Status& status) {
+  google::rpc::Status rpc;
+  rpc.set_code(static_cast<int>(status.code()));
+  if (status.ok()) return rpc;
+  rpc.set_message(status.message());
+  google::rpc::ErrorInfo info;
+  info.set_reason(status.reason());
+  info.set_domain(kDomain);
+  for (const auto& [key, value] : status.details()) (*info.mutable_metadata())[key] = value;
   rpc.add_details()->PackFrom(info);
   return rpc;
 }
 
 }  // namespace
 
-google::rpc::Status ToRpcStatus(const Status& status) { return Translate(status, kUnlimited); }
+google::rpc::Status ToRpcStatus(const Status& status) { return Translate(Cut(status, kUnlimited)); }
+
+Status CutToTrailers(const Status& status) { return Cut(status, kTrailers); }
 
 grpc::Status ToGrpcStatus(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  const google::rpc::Status rpc = Translate(status, kTrailers);
+  const google::rpc::Status rpc = Translate(CutToTrailers(status));
   return grpc::Status(static_cast<grpc::StatusCode>(rpc.code()), rpc.message(),
                       rpc.SerializeAsString());
 }

@@ -18,6 +18,8 @@ google::rpc::Status ToRpcStatus(const Status& status);
 // more than 8 KiB: a long message or detail is cut and ends with "[truncated]"; details for which
 // there is no room are left out, and the metadata then says "details_truncated": "true".
 grpc::Status ToGrpcStatus(const Status& status);
+// As much of `status` as that tells.
+Status CutToTrailers(const Status& status);
 
 }  // namespace torpor
 

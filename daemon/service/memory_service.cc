@@ -2,6 +2,7 @@
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <openssl/sha.h>
 
 #include <algorithm>
 #include <chrono>
@@ -29,8 +30,8 @@ int64_t Milliseconds(Duration duration) {
   return std::chrono::duration_cast<milliseconds>(duration).count();
 }
 
-// Equal for equal requests to one method.
-std::string BodyOf(const char* method, const google::protobuf::Message& request) {
+// Equal for equal requests to one method only, as far as SHA-256 goes.
+std::string DigestOf(const char* method, const google::protobuf::Message& request) {
   std::string body = method;
   body += '\0';
   {
@@ -39,7 +40,10 @@ std::string BodyOf(const char* method, const google::protobuf::Message& request)
     coded.SetSerializationDeterministic(true);  // maps have no order
     request.SerializeToCodedStream(&coded);
   }
-  return body;
+  std::string digest(SHA256_DIGEST_LENGTH, '\0');
+  SHA256(reinterpret_cast<const unsigned char*>(body.data()), body.size(),
+         reinterpret_cast<unsigned char*>(digest.data()));
+  return digest;
 }
 
 // Late for the caller itself, or cancelled by it.
@@ -100,8 +104,8 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Run(grpc::CallbackServerContext* co
     MutexLock lock(mutex_);
     if (--calls_ == 0) idle_.NotifyAll();
   };
-  return UnaryCall::Begin(request_id, request_id.empty() ? std::string() : BodyOf(method, request),
-                          std::move(setup));
+  return UnaryCall::Begin(
+      request_id, request_id.empty() ? std::string() : DigestOf(method, request), std::move(setup));
 }
 
 UnaryCall::Work MemoryServiceImpl::Blocking(

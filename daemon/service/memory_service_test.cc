@@ -202,6 +202,33 @@ TEST_F(MemoryServiceTest, UsageStaysReadable) {
   EXPECT_EQ(Usage().reservations_size(), static_cast<int>(kMaxReservations));
 }
 
+TEST_F(MemoryServiceTest, LargeRequestsDoNotFillTheLog) {
+  const std::string name(1'000'000, 'n');
+  for (int i = 0; i < 75; ++i) {
+    const std::string id = std::to_string(i);
+    grpc::ClientContext sleep_context;
+    v1::SleepRequest sleep;
+    sleep.set_level(1);
+    sleep.mutable_selector()->add_workers(name);
+    sleep.set_request_id("sleep-" + id);
+    v1::SleepResponse slept;
+    ASSERT_EQ(InfoOf(stub_->Sleep(&sleep_context, sleep, &slept)).reason(), "UNKNOWN_WORKER");
+    grpc::ClientContext reserve_context;
+    v1::ReserveRequest reserve;
+    reserve.set_name(name);
+    reserve.mutable_ttl()->set_seconds(60);
+    reserve.set_host_bytes(1);
+    reserve.set_request_id("reserve-" + id);
+    v1::ReserveResponse reserved;
+    ASSERT_EQ(InfoOf(stub_->Reserve(&reserve_context, reserve, &reserved)).reason(),
+              "BAD_RESERVATION");
+    // Nothing came of it, so the id is free.
+    reserve.set_name("job");
+    grpc::ClientContext again_context;
+    ASSERT_TRUE(stub_->Reserve(&again_context, reserve, &reserved).ok());
+  }
+}
+
 TEST_F(MemoryServiceTest, AReservationExpires) {
   v1::ReserveResponse reserved;
   ASSERT_TRUE(Reserve(MiB(40).value(), 30, &reserved).ok());

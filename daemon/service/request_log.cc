@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/service/grpc_status.h"
+
 namespace torpor {
 namespace {
 
@@ -144,13 +146,15 @@ void RequestLog::Finish(const RequestPtr& request, const Answer& answer) {
     } else {
       joined.swap(request->joined);
       request->answered = true;
-      if (answer.of_the_moment || IsOfTheMoment(answer.status)) {
+      const Code code = answer.status.code();
+      if (answer.of_the_moment || IsOfTheMoment(answer.status) || code == Code::kInvalidArgument) {
         if (requests_.erase(request->id) > 0) memory_ -= request->size;
       } else if (!request->id.empty()) {
-        const Bytes size = SizeOf(answer);
+        request->answer = answer;
+        request->answer.status = CutToTrailers(answer.status);
+        const Bytes size = SizeOf(request->answer);
         request->size += size;
         memory_ += size;
-        request->answer = answer;
         request->answered_at = clock_.Now();
         answered_.push_back(request);
       }

@@ -36,8 +36,9 @@ struct Answer {
 //   of another body    INVALID_ARGUMENT REQUEST_ID_REUSED
 //
 // Answers that speak of the moment rather than of the request are not kept (IsOfTheMoment): the
-// next call with the id starts anew. Neither are those of callers without an id, whose requests
-// nobody joins.
+// next call with the id starts anew. Neither is INVALID_ARGUMENT, which has changed nothing and is
+// made again as easily, nor answers to callers without an id, whose requests nobody joins. Of an
+// error as much is kept as a caller is told.
 //
 // A request goes on while one of its callers waits for it; when the last one has left, its token is
 // cancelled. If a request ends because its leader gave up (CANCELLED, or `given_up`), and others
@@ -49,7 +50,7 @@ struct Answer {
 class RequestLog {
  public:
   struct Limits {
-    Bytes memory = MiB(64);  // about 100'000 requests of a few names
+    Bytes memory = MiB(64);  // about 100'000 requests
     Duration keep = std::chrono::minutes(10);
   };
 
@@ -77,8 +78,8 @@ class RequestLog {
   RequestLog(const Clock& clock, const Limits& limits) : clock_(clock), limits_(limits) {}
   explicit RequestLog(const Clock& clock) : RequestLog(clock, Limits()) {}
 
-  // `body`: equal for equal requests only, the method included. May call `caller` before it
-  // returns.
+  // `body`: equal for equal requests only, the method included; short, as a digest is. May call
+  // `caller` before it returns.
   //   INVALID_ARGUMENT BAD_REQUEST_ID, REQUEST_ID_REUSED; RESOURCE_EXHAUSTED REQUEST_LOG_FULL
   Result<RequestPtr> Enter(const std::string& id, std::string body, const CallerPtr& caller)
       EXCLUDES(mutex_);

@@ -124,7 +124,7 @@ TEST_F(RequestLogTest, WithoutAnIdNothingIsSharedOrKept) {
 
 TEST_F(RequestLogTest, ErrorsOfTheRequestAreKeptThoseOfTheMomentAreNot) {
   const std::pair<Code, bool> cases[] = {
-      {Code::kInvalidArgument, true},    {Code::kNotFound, true},
+      {Code::kInvalidArgument, false},   {Code::kNotFound, true},
       {Code::kFailedPrecondition, true}, {Code::kResourceExhausted, true},
       {Code::kPermissionDenied, true},   {Code::kUnimplemented, true},
       {Code::kInternal, true},           {Code::kDataLoss, true},
@@ -143,6 +143,17 @@ TEST_F(RequestLogTest, ErrorsOfTheRequestAreKeptThoseOfTheMomentAreNot) {
     EXPECT_EQ(again->replayed, kept);
     if (!kept) Finish(again, Freed(1));
   }
+}
+
+TEST_F(RequestLogTest, OfAnErrorIsKeptWhatItsCallersAreTold) {
+  const auto first = Call("a");
+  Finish(first,
+         {NotFound("TEST", std::string(1 << 20, 'x')).With("name", std::string(1 << 20, 'y')),
+          nullptr});
+  EXPECT_LT(log_.memory(), KiB(4));
+  const Status& again = Call("a")->answer.status;
+  EXPECT_THAT(again, HasReason("TEST"));
+  EXPECT_THAT(again.message(), testing::EndsWith("x [truncated]"));
 }
 
 TEST_F(RequestLogTest, ThatTheDaemonIsBusyIsNotKept) {
