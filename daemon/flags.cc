@@ -111,6 +111,10 @@ FlagSet MakeFlagSet(Flags& flags) {
           "when the host pool is pinned: from the start on, in the background, or as sleeps need "
           "it; auto is background with CUDA (default auto)",
           [&](std::string_view value) { return ParsePinPool(value, flags.pin_pool); });
+  set.AddSwitch("verify_images",
+                "compare the bytes of whatever a sleep need not copy by its digest, and copy what "
+                "differs: slow, to be sure of the digests",
+                &flags.verify_images);
   set.Add("safety_reserve", "SIZE|auto",
           "device memory that is never promised; auto is 1 % of the device, at most 512MiB "
           "(default auto)",

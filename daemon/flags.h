@@ -36,6 +36,7 @@ struct Flags {
   std::optional<Bytes> host_pool;  // none: chosen at the start
   PoolMemoryKind pool_memory = PoolMemoryKind::kAuto;
   PinChoice pin_pool = PinChoice::kAuto;
+  bool verify_images = false;
   std::optional<Bytes> safety_reserve;  // none: chosen at the start
   bool require_reservation = false;
   Duration worker_deadline = seconds(5);

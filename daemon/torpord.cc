@@ -79,6 +79,7 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
   options.pool_memory = flags.pool_memory;
   options.available_memory = [] { return AvailableHostMemory(); };
   options.require_reservation = flags.require_reservation;
+  options.verify_images = flags.verify_images;
   options.worker_deadline = flags.worker_deadline;
   InProcessKeeper keeper;
   TORPOR_ASSIGN_OR_RETURN(const std::unique_ptr<Core> core,

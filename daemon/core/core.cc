@@ -104,14 +104,14 @@ Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& op
       context_{memory_,    inventory_, admission_,
                images_,    nullptr,    keeper,
                directory_, &tasks_,    options.worker_deadline,
-               events_,    runs_} {}
+               events_,    runs_,      options.verify_images} {}
 
 Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const Clock& clock,
                                            const Options& options) {
   TORPOR_ASSIGN_OR_RETURN(
       auto pool, PoolMemory::Reserve(options.pool_memory,
                                      options.host_pool - options.host_pool % HostPool::kUnit,
-                                     HostPool::kSlab));
+                                     options.pool_slab));
   std::unique_ptr<Core> core(new Core(driver, keeper, clock, options, std::move(pool)));
   TORPOR_ASSIGN_OR_RETURN(core->transfer_, TransferEngine::Create(driver));
   core->context_.transfer = core->transfer_.get();

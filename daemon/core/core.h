@@ -82,11 +82,13 @@ class Core final : public WorkerServer::Handler {
     std::string worker_socket;  // path
     mode_t socket_mode = 0660;
     Bytes host_pool{};
+    Bytes pool_slab = HostPool::kSlab;  // what is pinned by one call
     PoolMemoryKind pool_memory = PoolMemoryKind::kAnonymous;
     // Of the host; asked before more of the pool is pinned. None: not asked.
     std::function<Result<Bytes>()> available_memory;
     Bytes safety_reserve{};
     bool require_reservation = false;
+    bool verify_images = false;  // trust no digest
     Duration worker_deadline = seconds(5);  // for each answer of a worker
     size_t event_capacity = EventLog::kCapacity;
   };

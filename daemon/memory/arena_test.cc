@@ -17,6 +17,8 @@ namespace {
 
 using Ranges = std::vector<std::pair<int64_t, int64_t>>;
 
+constexpr int64_t kMost = kMaxExtent / MiB(1);
+
 // Offsets and sizes in MiB.
 Ranges Plan(const Ranges& wanted) {
   std::vector<RangeSet::Range> ranges;
@@ -35,19 +37,20 @@ TEST(PlanExtentsTest, NeighboursBecomeOne) {
 }
 
 TEST(PlanExtentsTest, LongRangesAreCut) {
-  EXPECT_EQ(Plan({{0, 128}}), (Ranges{{0, 128}}));
-  EXPECT_EQ(Plan({{2, 130}}), (Ranges{{2, 128}, {130, 2}}));
-  EXPECT_EQ(Plan({{0, 100}, {100, 100}, {300, 1}}), (Ranges{{0, 128}, {128, 72}, {300, 1}}));
+  EXPECT_EQ(Plan({{0, kMost}}), (Ranges{{0, kMost}}));
+  EXPECT_EQ(Plan({{2, kMost + 2}}), (Ranges{{2, kMost}, {kMost + 2, 2}}));
+  EXPECT_EQ(Plan({{0, kMost - 8}, {kMost - 8, 100}, {kMost * 2, 1}}),
+            (Ranges{{0, kMost}, {kMost, 92}, {kMost * 2, 1}}));
 }
 
 TEST(PlanExtentsTest, HugeRangesGetLargerExtentsInsteadOfMore) {
-  const auto at_limit = Plan({{0, 128 * kMaxExtentsPerRange}});
+  const auto at_limit = Plan({{0, kMost * kMaxExtentsPerRange}});
   EXPECT_EQ(at_limit.size(), static_cast<size_t>(kMaxExtentsPerRange));
-  EXPECT_EQ(at_limit[1].second, 128);
-  const auto beyond = Plan({{0, 128 * kMaxExtentsPerRange + 2}});
+  EXPECT_EQ(at_limit[1].second, kMost);
+  const auto beyond = Plan({{0, kMost * kMaxExtentsPerRange + 2}});
   EXPECT_LE(beyond.size(), static_cast<size_t>(kMaxExtentsPerRange));
-  EXPECT_EQ(beyond[0].second, 256);
-  EXPECT_EQ(beyond.back(), std::make_pair(int64_t{64} * 256, int64_t{2}));
+  EXPECT_EQ(beyond[0].second, kMost * 2);
+  EXPECT_EQ(beyond.back(), std::make_pair(kMost * kMaxExtentsPerRange, int64_t{2}));
 }
 
 class ArenaTest : public MemoryFixture {

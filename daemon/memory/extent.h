@@ -13,9 +13,9 @@
 
 namespace torpor {
 
-// The most that one extent holds: large ones are cheap to create and map, small ones are quick to
-// hand over; measured best between 64 and 256 MiB (docs/design.md).
-constexpr Bytes kMaxExtent = MiB(128);
+// The most that one extent holds. Creating, exporting, mapping and releasing cost by the extent, and
+// more while copies run (docs/design.md).
+constexpr Bytes kMaxExtent = GiB(1);
 
 // Those of RLIMIT_NOFILE that extents leave to connections and everything else.
 constexpr int64_t kDescriptorsLeftByExtents = 48;

@@ -38,6 +38,8 @@ struct OperationContext {
   Duration worker_deadline;
   EventLog& events;
   SharedRuns& runs;
+  // Compares the bytes of what digests call unchanged.
+  bool verify_images = false;
 };
 
 // Where the time went; phases overlap.

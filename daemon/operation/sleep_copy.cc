@@ -1,5 +1,9 @@
 #include "daemon/operation/sleep_copy.h"
 
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -136,6 +140,88 @@ Result<Bytes> CompareChunks(const OperationContext& context, Plan& plan) {
   return same;
 }
 
+// Host memory that copies may go to.
+class Scratch {
+ public:
+  static Result<std::unique_ptr<Scratch>> Create(Driver& driver) {
+    void* const map = ::mmap(nullptr, kMaxCopyStep.size(), PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED) return ErrnoStatus(errno, "map memory to compare images with");
+    std::unique_ptr<Scratch> scratch(new Scratch(driver, static_cast<std::byte*>(map)));
+    TORPOR_RETURN_IF_ERROR(driver.RegisterHost(map, kMaxCopyStep));
+    scratch->registered_ = true;
+    return scratch;
+  }
+  ~Scratch() {
+    if (registered_) (void)driver_.UnregisterHost(data_);
+    ::munmap(data_, kMaxCopyStep.size());
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  Scratch(Driver& driver, std::byte* data) : driver_(driver), data_(data) {}
+  Driver& driver_;
+  std::byte* const data_;
+  bool registered_ = false;
+};
+
+class StepList final : public StepSource {
+ public:
+  explicit StepList(const std::vector<CopyStep>& steps) : steps_(steps) {}
+  Result<Next> NextStep(bool /*may_block*/, CopyStep& step) override {
+    if (next_ == steps_.size()) return Next::kEnd;
+    step = steps_[next_++];
+    return Next::kStep;
+  }
+
+ private:
+  const std::vector<CopyStep>& steps_;
+  size_t next_ = 0;
+};
+
+// Makes the digests of chunks unknown whose bytes differ although their digests do not. Gives the
+// bytes of those.
+Result<Bytes> VerifyChunks(const OperationContext& context, const SleepSpec& spec, Plan& plan) {
+  const TransferEngine::Interrupt wanted = [&] { return CheckWanted(spec.deadline, spec.cancel); };
+  TORPOR_ASSIGN_OR_RETURN(const auto scratch, Scratch::Create(context.memory.driver()));
+  Bytes wrong{};
+  std::vector<Piece> pieces;
+  std::vector<CopyStep> steps;
+  Bytes filled{};
+  const auto compare = [&]() -> Status {
+    StepList list(steps);
+    TORPOR_RETURN_IF_ERROR(context.transfer->ToHost(list, spec.priority, wanted));
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      ImageChunk& chunk = *pieces[i].chunk;
+      if (!chunk.digest.has_value()) continue;
+      if (std::memcmp(steps[i].host, pieces[i].host, steps[i].size.size()) == 0) continue;
+      log::Error("an image differs from device memory with the same digest: {} at {} of its arena",
+                 FormatBytes(pieces[i].size), FormatBytes(pieces[i].position));
+      wrong += chunk.length;
+      chunk.digest.reset();
+    }
+    pieces.clear();
+    steps.clear();
+    filled = Bytes(0);
+    return Status::Ok();
+  };
+  for (PlannedArena& arena : plan.arenas) {
+    PieceWalk walk(arena, ExtentsOf(arena), IsKnown);
+    for (;;) {
+      TORPOR_ASSIGN_OR_RETURN(const std::optional<Piece> piece, walk.Next());
+      if (!piece.has_value()) break;
+      if (filled + piece->size > kMaxCopyStep) TORPOR_RETURN_IF_ERROR(compare());
+      steps.push_back({piece->device, scratch->data() + filled.value(), piece->size});
+      pieces.push_back(*piece);
+      filled += piece->size;
+    }
+  }
+  TORPOR_RETURN_IF_ERROR(compare());
+  return wrong;
+}
+
 void ForgetDigests(Plan& plan) {
   for (PlannedArena& arena : plan.arenas) {
     for (PlannedSegment& segment : arena.segments) {
@@ -196,7 +282,11 @@ Status CopyToImages(const OperationContext& context, const SleepSpec& spec, Plan
                     OperationReport& report, WorkerOutcome& outcome) {
   {
     const PhaseTimer timer(&outcome.times.digest);
-    const Result<Bytes> same = CompareChunks(context, plan);
+    Result<Bytes> same = CompareChunks(context, plan);
+    if (same.ok() && context.verify_images) {
+      const Result<Bytes> wrong = VerifyChunks(context, spec, plan);
+      same = wrong.ok() ? Result<Bytes>(*same - *wrong) : wrong;
+    }
     if (same.ok()) {
       report.Arrived(*same);
       outcome.unchanged = *same;

@@ -10,7 +10,7 @@ namespace torpor {
 namespace {
 
 constexpr Bytes kPart = MiB(4);         // what a thread populates at a time
-constexpr size_t kAhead = 4;            // demanded slabs in the pipeline
+constexpr size_t kAhead = 8;            // demanded slabs in the pipeline
 constexpr size_t kBackgroundAhead = 2;  // slabs in the pipeline when none is demanded
 constexpr Duration kPoll = milliseconds(5);
 constexpr Duration kLongestRetry = std::chrono::minutes(10);
@@ -26,7 +26,7 @@ Pinner::Pinner(Driver& driver, const PoolMemory& memory, Options options)
       retry_after_(options_.retry) {
   const int cpus = static_cast<int>(cpus_.size());
   // One is for the thread that registers.
-  threads_ = options_.threads > 0 ? options_.threads : std::clamp(cpus - 1, 1, 16);
+  threads_ = options_.threads > 0 ? options_.threads : std::clamp(cpus * 3 / 4, 1, 16);
   background_threads_ = std::clamp(cpus / 4, 1, std::min(4, threads_));
 }
 
@@ -274,7 +274,9 @@ void Pinner::Leave(size_t slab) {
 
 void Pinner::Registered(size_t slab) {
   Slab& s = slabs_[slab];
-  if (!s.demanded) rest_until_ = std::chrono::steady_clock::now() + options_.pause;
+  const TimePoint now = std::chrono::steady_clock::now();
+  breathe_until_ = now + options_.breath;
+  if (!s.demanded) rest_until_ = now + options_.pause;
   s.state = State::kPinned;
   s.error = Status::Ok();
   pinned_ += memory_.size(slab);
@@ -341,8 +343,10 @@ void Pinner::RunRegistrar() {
   while (!stop_ && !AllPinned()) {
     const size_t slab = NextToRegister();
     Part part;
-    if (slab < slabs_.size() &&
-        (slabs_[slab].demanded || std::chrono::steady_clock::now() >= rest_until_)) {
+    const bool any = slab < slabs_.size();
+    const TimePoint begin =
+        any && slabs_[slab].demanded ? breathe_until_ : std::max(breathe_until_, rest_until_);
+    if (any && std::chrono::steady_clock::now() >= begin) {
       slabs_[slab].state = State::kRegistering;
       mutex_.Unlock();
       const Status status = driver_.RegisterHost(memory_.data(slab), memory_.size(slab));
@@ -357,8 +361,8 @@ void Pinner::RunRegistrar() {
       const Status status = Populate(part);
       mutex_.Lock();
       Populated(part, status);
-    } else if (slab < slabs_.size()) {
-      to_register_.WaitUntil(mutex_, rest_until_);
+    } else if (any) {
+      to_register_.WaitUntil(mutex_, begin);
     } else if (!populators_ && BackingOff()) {
       to_register_.WaitUntil(mutex_, retry_at_);
     } else {

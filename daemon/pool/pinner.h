@@ -24,9 +24,10 @@ namespace torpor {
 //      ▲              │                            │
 //      └─── DROPPING ◄┴────────────────────────────┘   the system refused
 //
-// Slabs that are demanded come first, in the order of demand, with all threads and without pauses.
-// In the background the others follow in their order, with few threads and a pause after each
-// registration: the driver makes everyone wait while it registers. A slab that is refused in the
+// Slabs that are demanded come first, in the order of demand, with all threads and with a breath
+// only after each registration: the driver makes everyone wait while it registers, and who copies
+// to what is pinned has to get his copies queued. In the background the others follow in their
+// order, with few threads and a longer pause. A slab that is refused in the
 // background is tried again rarely; one that is demanded again, at once.
 //
 // Thread-safe. The threads are started when they are first needed, and end when all is pinned or
@@ -36,7 +37,8 @@ class Pinner {
   struct Options {
     int numa_node = -1;                // whose CPUs populate; -1: any
     int threads = 0;                   // that populate; 0: as many as serve, at most 16
-    Duration pause = milliseconds(2);  // after each registration in the background
+    Duration breath = std::chrono::microseconds(300);  // after each registration
+    Duration pause = milliseconds(2);                  // after each one in the background
     Duration retry = seconds(30);      // in the background after a refusal; doubles, to 10 minutes
     // What can still be taken from the system, asked before each slab; none: not asked. An error
     // stands for enough.
@@ -144,7 +146,8 @@ class Pinner {
   Bytes pinned_ GUARDED_BY(mutex_){};
   uint64_t version_ GUARDED_BY(mutex_) = 1;  // of the order
   bool background_ GUARDED_BY(mutex_) = false;
-  TimePoint rest_until_ GUARDED_BY(mutex_);  // nothing is registered in the background before
+  TimePoint breathe_until_ GUARDED_BY(mutex_);  // nothing is registered before
+  TimePoint rest_until_ GUARDED_BY(mutex_);     // nor in the background
   TimePoint retry_at_ GUARDED_BY(mutex_);    // nothing is begun in the background before
   Duration retry_after_ GUARDED_BY(mutex_);  // how long, at the next refusal
   bool logged_ GUARDED_BY(mutex_) = false;   // that the system refuses

@@ -101,7 +101,7 @@ class Benchmark {
 
  private:
   Status MeasureLink();
-  Status Touch(const std::vector<ModelLoad>& loads);
+  Status Touch();
   // Records what the daemon says about the device.
   Status Describe();
   void Save() const {
@@ -132,10 +132,9 @@ Status Benchmark::MeasureLink() {
   return Status::Ok();
 }
 
-Status Benchmark::Touch(const std::vector<ModelLoad>& loads) {
-  Bytes most = flags_.no_pinning ? Bytes(0) : flags_.pinning_pool;
-  for (const ModelLoad& load : loads) most = std::max(most, PoolFor(load));
-  most = std::min(most + GiB(2), AvailableMemory() - GiB(6));
+// All of it: nobody knows which part of it the pool will get.
+Status Benchmark::Touch() {
+  const Bytes most = AvailableMemory() - GiB(6);
   if (most <= Bytes(0)) return Status::Ok();
   TORPOR_ASSIGN_OR_RETURN(const auto role,
                           RoleProcess::Start("touch", {std::to_string(most.value())}));
@@ -190,7 +189,7 @@ Status Benchmark::Run() {
     std::fflush(stdout);
   };
   if (!flags_.no_link) part("link", MeasureLink());
-  if (!flags_.no_touch) part("touch", Touch(loads));
+  if (!flags_.no_touch) part("touch", Touch());
   if (!flags_.no_pinning) {
     part("pinning", MeasurePinning(flags_.run, flags_.pinning_pool, json_["pinning"]));
   }

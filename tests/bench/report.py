@@ -25,6 +25,7 @@ ROWS = {
     "one_percent_sleep": "sleep, 1 % of the chunks changed",
     "dirty_sleep": "sleep, all changed",
     "wake": "wake",
+    "wake_at_once": "wake at once after a sleep",
     "clean_sleep_beside_neighbour": "sleep, nothing changed, beside a busy neighbour",
     "wake_beside_neighbour": "wake, beside a busy neighbour",
 }
@@ -136,6 +137,8 @@ class Goals:
         for load, share in (("b14", 0.98), ("b32", 0.985), ("seed", 0.95)):
             self.rate(f"wake, {load}", load, "wake_gbps", to_device, share=share,
                       peer_key="wake_gbps")
+        self.rate("wake at once after a sleep, b14", "b14", "wake_at_once_gbps", to_device,
+                  peer_key="wake_gbps")
         self.most("tiny, everything but the copy, sleep + wake", at(data, "tiny", "bookkeeping_ms"),
                   60, "ms")
         self.most("allocation, seed, for each segment", at(data, "seed", "alloc_us_per_segment"),

@@ -5,9 +5,13 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <thread>
 #include <vector>
 
+#include "lib/base/cancel_token.h"
 #include "lib/base/status_matchers.h"
+#include "lib/cuda/digest_word.h"
 #include "tests/core/core_fixture.h"
 
 namespace torpor {
@@ -164,6 +168,199 @@ TEST_F(CleanSleep, AnImageIsRightAfterAnyFailure) {
     WakeAndCheck();
     if (HasFailure() || !faulted) break;
   }
+}
+
+// --- Digests that lie
+
+class VerifyImages : public CleanSleep, public ::testing::WithParamInterface<bool> {
+ protected:
+  void SetUp() override {
+    Setup setup;
+    setup.verify_images = GetParam();
+    Begin(setup);
+  }
+  // Where the first factor of a word's product is zero, the other half does not count.
+  static uint64_t Blind(uint64_t word) {
+    const uint64_t counter = DigestCounter(word);
+    const uint64_t first = (counter ^ (counter >> 32)) * kDigestMixFirst;
+    return 0 - (first ^ (first >> 32));
+  }
+};
+
+TEST_P(VerifyImages, FindWhatTheDigestDoesNot) {
+  // The first segment begins at the beginning of its arena.
+  const uint64_t word = MiB(3).size() / 16;
+  uint64_t bytes[2] = {Blind(word), 1};
+  std::memcpy(At(worker_->segments[0], MiB(3)), bytes, sizeof bytes);
+  SleepOne();
+  ASSERT_THAT(Wake(All()), IsOk());
+  bytes[1] = 2;
+  std::memcpy(At(worker_->segments[0], MiB(3)), bytes, sizeof bytes);
+  const WorkerOutcome slept = SleepOne();
+  EXPECT_EQ(slept.copied, GetParam() ? MiB(2) : Bytes(0));
+  EXPECT_EQ(slept.unchanged, kWeights - slept.copied);
+  ASSERT_THAT(Wake(All()), IsOk());
+  uint64_t found[2] = {};
+  std::memcpy(found, At(worker_->segments[0], MiB(3)), sizeof found);
+  EXPECT_EQ(found[1], GetParam() ? 2u : 1u);
+  // What is unchanged stays unchanged.
+  EXPECT_EQ(SleepOne().copied, Bytes(0));
+}
+
+INSTANTIATE_TEST_SUITE_P(OnAndOff, VerifyImages, ::testing::Bool());
+
+// --- A pool that is not pinned yet
+
+class ColdPool : public CoreFixture {
+ protected:
+  void SetUp() override {
+    Setup setup;
+    setup.pool_slab = MiB(2);
+    Start(setup);
+    worker_ = Connect("a");
+    ASSERT_THAT(worker_->Allocate("weights", MiB(24), 1), IsOk());
+  }
+  std::unique_ptr<TestWorker> worker_;
+};
+
+// Copies go on while the rest of their room is pinned, and nothing else is.
+TEST_F(ColdPool, first_sleep_is_not_slow) {
+  driver_->StopAt(CallKind::kRegisterHost, 6);
+  std::thread sleeping([&] { EXPECT_THAT(Sleep(All()), IsOk()); });
+  ASSERT_TRUE(driver_->WaitUntilStopped(In(seconds(20))));
+  const TimePoint until = In(seconds(20));
+  while (driver_->Calls(CallKind::kCopyToHost) < 5 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_EQ(driver_->Calls(CallKind::kCopyToHost), 5);
+  EXPECT_EQ(Usage().pool.pinned, MiB(2) * 5);
+  driver_->Continue();
+  sleeping.join();
+  EXPECT_EQ(Usage().pool.pinned, MiB(24));
+  ASSERT_THAT(Wake(All()), IsOk());
+  EXPECT_TRUE(worker_->AllHavePattern());
+}
+
+// Either the sleep had not come to it yet, and it is pinned by then, or nothing has changed.
+TEST_F(ColdPool, ARefusedSlabLosesNothing) {
+  for (int n = 1; n <= 4; ++n) {
+    SCOPED_TRACE(n);
+    driver_->FailNth(CallKind::kRegisterHost, n, ResourceExhausted("HOST_MEMORY_NOT_PINNED", "no"));
+    const auto slept = Sleep(All());
+    driver_->ClearFaults();
+    WaitForRest();
+    if (!slept.ok()) {
+      EXPECT_THAT(slept, HasReason("HOST_MEMORY_NOT_PINNED"));
+      EXPECT_TRUE(worker_->AllHavePattern());
+      EXPECT_EQ(Usage().pool.used, Bytes(0));
+      ASSERT_THAT(Sleep(All()), IsOk());
+    }
+    ASSERT_THAT(Wake(All()), IsOk());
+    EXPECT_TRUE(worker_->AllHavePattern());
+    ASSERT_THAT(worker_->Allocate("weights", MiB(4), static_cast<uint64_t>(n) + 1), IsOk());
+  }
+}
+
+TEST_F(ColdPool, ASleepThatWaitsForItCanBeCancelled) {
+  driver_->StopAt(CallKind::kRegisterHost, 4);
+  CancelToken token;
+  Status status;
+  std::thread sleeping([&] {
+    SleepCommand command;
+    command.selector = All();
+    command.level = 1;
+    command.deadline = In(seconds(60));
+    command.cancel = &token;
+    status = core_->Sleep(command).status();
+  });
+  ASSERT_TRUE(driver_->WaitUntilStopped(In(seconds(20))));
+  token.Cancel(Aborted("NOT_WANTED", "the caller has gone"));
+  sleeping.join();
+  EXPECT_EQ(status.reason(), "NOT_WANTED");
+  driver_->Continue();
+  EXPECT_TRUE(worker_->AllHavePattern());
+  ASSERT_THAT(Sleep(All()), IsOk());
+  ASSERT_THAT(Wake(All()), IsOk());
+  EXPECT_TRUE(worker_->AllHavePattern());
+}
+
+// --- Many segments
+
+class ManySegments : public CoreFixture {};
+
+// Handles, calls and copies go by what lies side by side, not by the segment.
+TEST_F(ManySegments, many_small_segments) {
+  Setup setup;
+  setup.device = MiB(192);
+  setup.host_pool = MiB(192);
+  Start(setup);
+  const auto worker = Connect("a");
+  constexpr int kSegments = 500;
+  for (int i = 0; i < kSegments; ++i) {
+    ASSERT_THAT(worker->Allocate("weights", KiB(256), static_cast<uint64_t>(i) + 1), IsOk());
+  }
+  ASSERT_THAT(Sleep(All()), IsOk());
+  ASSERT_THAT(Wake(All()), IsOk());
+  for (int cycle = 0; cycle < 2; ++cycle) {
+    driver_->ResetCounts();
+    worker->faults->ResetCounts();
+    const auto slept = Sleep(All());
+    ASSERT_THAT(slept, IsOk());
+    EXPECT_EQ(slept->front().segments, kSegments);
+    EXPECT_EQ(slept->front().unchanged, KiB(256) * kSegments);
+    ASSERT_THAT(Wake(All()), IsOk());
+    EXPECT_EQ(driver_->Calls(CallKind::kCreate), 1);
+    EXPECT_EQ(driver_->Calls(CallKind::kRelease), 1);
+    EXPECT_LE(driver_->Calls(CallKind::kCopyToDevice), 4);
+    EXPECT_LE(driver_->Calls(std::nullopt), 40);
+    EXPECT_LE(worker->faults->Calls(std::nullopt), 12);
+  }
+  // A segment inside of it may go.
+  for (const size_t i : {0, 7, 300}) ASSERT_THAT(worker->Free(i), IsOk());
+  EXPECT_EQ(Stats(*worker, "weights").stranded, KiB(256) * 3);
+  ASSERT_THAT(Sleep(All()), IsOk());
+  EXPECT_EQ(Stats(*worker, "weights").stranded, Bytes(0));
+  ASSERT_THAT(Wake(All()), IsOk());
+  EXPECT_TRUE(worker->AllHavePattern());
+  ExpectBooksAgree();
+}
+
+// --- What is left
+
+class Residual : public CoreFixture {};
+
+TEST_F(Residual, residual_is_explained) {
+  Start();
+  const auto worker = Connect("a");
+  const auto other = Connect("b");
+  ASSERT_THAT(worker->Allocate("weights", MiB(8), 1), IsOk());
+  ASSERT_THAT(worker->Allocate("graphs", MiB(3), 2), IsOk());
+  ASSERT_THAT(other->Allocate("weights", MiB(5), 3), IsOk());
+  // Someone who is not a worker.
+  const auto foreign = *device_->Create(MiB(2));
+  ASSERT_THAT(worker->session->ReportUsage(MiB(9), MiB(11)), IsOk());
+
+  SleepCommand command;
+  command.selector = Only(*worker);
+  command.policies = {{"weights", wire::Policy::kOffload}};
+  command.deadline = In(seconds(60));
+  ASSERT_THAT(core_->Sleep(command), IsOk());
+
+  const UsageReport usage = Usage();
+  EXPECT_EQ(usage.budget.resident, MiB(8));
+  EXPECT_EQ(usage.budget.other, MiB(2));
+  EXPECT_EQ(usage.budget.total,
+            usage.budget.free + usage.budget.resident + usage.budget.other + usage.budget.context);
+  EXPECT_EQ(Stats(*worker, "weights").resident, Bytes(0));
+  EXPECT_EQ(Stats(*worker, "weights").host, MiB(8));
+  EXPECT_EQ(Stats(*worker, "graphs").resident, MiB(3));
+  EXPECT_EQ(Stats(*other, "weights").resident, MiB(5));
+  for (const WorkerStats& stats : usage.workers) {
+    if (stats.info.id != worker->id) continue;
+    EXPECT_EQ(stats.info.reported_live, MiB(9));
+    EXPECT_EQ(stats.info.reported_reserved, MiB(11));
+  }
+  ASSERT_THAT(device_->Release(foreign), IsOk());
 }
 
 class CleanSleepInASmallPool : public CleanSleep {

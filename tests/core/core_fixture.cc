@@ -79,6 +79,8 @@ void CoreFixture::Start(const Setup& setup) {
   Core::Options options;
   options.worker_socket = directory_ + "/worker.sock";
   options.host_pool = setup.host_pool;
+  options.pool_slab = setup.pool_slab;
+  options.verify_images = setup.verify_images;
   options.safety_reserve = setup.safety_reserve;
   options.require_reservation = setup.require_reservation;
   options.worker_deadline = setup.worker_deadline;

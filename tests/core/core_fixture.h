@@ -50,6 +50,8 @@ class CoreFixture : public ::testing::Test {
     Bytes device = MiB(64);
     Bytes granularity = KiB(64);
     Bytes host_pool = MiB(64);
+    Bytes pool_slab = HostPool::kSlab;
+    bool verify_images = false;
     Bytes safety_reserve{};
     Duration worker_deadline = seconds(5);
     bool require_reservation = false;
