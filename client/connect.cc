@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "client/discovery.h"
+#include "lib/base/runtime_dir.h"
 #include "lib/cuda/cuda_driver.h"
 #include "lib/cuda/host_driver.h"
 

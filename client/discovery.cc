@@ -1,10 +1,8 @@
 #include "client/discovery.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <vector>
@@ -19,11 +17,6 @@ constexpr char kSocketName[] = "worker.sock";
 bool IsSocket(const std::string& path) {
   struct stat info {};
   return ::stat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
-}
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
 }
 
 std::vector<std::string> Sockets(const std::string& runtime_dir) {
@@ -51,16 +44,6 @@ Status NotRunning(const std::string& message, const std::vector<std::string>& ca
 }
 
 }  // namespace
-
-Result<std::string> DefaultRuntimeDir() {
-  std::string dir = Environment("TORPOR_RUNTIME_DIR");
-  if (!dir.empty()) return dir;
-  if (::geteuid() == 0) return std::string("/run/torpor");
-  dir = Environment("XDG_RUNTIME_DIR");
-  if (!dir.empty()) return dir + "/torpor";
-  return FailedPrecondition("NO_RUNTIME_DIR",
-                            "neither TORPOR_RUNTIME_DIR nor XDG_RUNTIME_DIR is set");
-}
 
 Result<std::string> FindWorkerSocket(const std::string& runtime_dir,
                                      const std::string& device_uuid) {

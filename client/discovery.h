@@ -7,10 +7,6 @@
 
 namespace torpor::client {
 
-// $TORPOR_RUNTIME_DIR, else /run/torpor for root, else $XDG_RUNTIME_DIR/torpor.
-// FAILED_PRECONDITION NO_RUNTIME_DIR: none of these.
-Result<std::string> DefaultRuntimeDir();
-
 // The worker socket of the daemon that serves `device_uuid`,
 // <runtime_dir>/<device_uuid>/worker.sock; for an empty uuid that of the only daemon there (several
 // sockets are tried out).

@@ -69,13 +69,5 @@ TEST_F(DiscoveryTest, SeveralDaemons) {
   EXPECT_EQ(found.status().details().at("candidates"), Path("host-1") + "," + Path("host-2"));
 }
 
-TEST_F(DiscoveryTest, RuntimeDir) {
-  ::setenv("TORPOR_RUNTIME_DIR", "/some/where", 1);
-  ::setenv("XDG_RUNTIME_DIR", "/run/user/1", 1);
-  EXPECT_EQ(*DefaultRuntimeDir(), "/some/where");
-  ::unsetenv("TORPOR_RUNTIME_DIR");
-  EXPECT_EQ(*DefaultRuntimeDir(), ::geteuid() == 0 ? "/run/torpor" : "/run/user/1/torpor");
-}
-
 }  // namespace
 }  // namespace torpor::client

@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -21,11 +20,6 @@ namespace torpor {
 namespace {
 
 constexpr size_t kMaxSocketPath = 107;
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 // Whatever the umask is; the mode of a folder that exists stays.
 Status MakeFolder(const std::string& path) {
@@ -50,17 +44,6 @@ Status AlreadyRunning(int lock, const std::string& device) {
 }
 
 }  // namespace
-
-Result<std::string> DefaultRuntimeDir() {
-  std::string dir = Environment("TORPOR_RUNTIME_DIR");
-  if (!dir.empty()) return dir;
-  if (::geteuid() == 0) return std::string("/run/torpor");
-  dir = Environment("XDG_RUNTIME_DIR");
-  if (!dir.empty()) return dir + "/torpor";
-  return FailedPrecondition("NO_RUNTIME_DIR",
-                            "neither TORPOR_RUNTIME_DIR nor XDG_RUNTIME_DIR is set: give "
-                            "--runtime_dir");
-}
 
 Result<DeviceDir> DeviceDir::Claim(const std::string& runtime_dir, const std::string& device) {
   TORPOR_RETURN_IF_ERROR(CheckName(device, "device", "BAD_DEVICE_NAME"));

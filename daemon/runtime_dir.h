@@ -8,10 +8,6 @@
 
 namespace torpor {
 
-// $TORPOR_RUNTIME_DIR, else /run/torpor for root, else $XDG_RUNTIME_DIR/torpor.
-// FAILED_PRECONDITION NO_RUNTIME_DIR.
-Result<std::string> DefaultRuntimeDir();
-
 // Held by the one daemon that serves `device` on this machine (in this network namespace), whatever
 // its runtime directory; for devices that are not simply made up, as host devices are.
 // FAILED_PRECONDITION DAEMON_ALREADY_RUNNING.

@@ -70,14 +70,6 @@ TEST_F(RuntimeDirTest, RefusesWhatCannotWork) {
   EXPECT_THAT(DeviceDir::Claim(root_ + "/a/b", "host-0"), HasReason("ERRNO_ENOENT"));
 }
 
-TEST_F(RuntimeDirTest, DefaultFollowsTheEnvironment) {
-  ::setenv("TORPOR_RUNTIME_DIR", "/somewhere", 1);
-  EXPECT_EQ(*DefaultRuntimeDir(), "/somewhere");
-  ::unsetenv("TORPOR_RUNTIME_DIR");
-  ::setenv("XDG_RUNTIME_DIR", "/run/user/1", 1);
-  EXPECT_EQ(*DefaultRuntimeDir(), ::geteuid() == 0 ? "/run/torpor" : "/run/user/1/torpor");
-}
-
 TEST_F(RuntimeDirTest, ADeviceHasOneDaemonWhateverTheRuntimeDirectory) {
   const std::string device = "GPU-test-" + std::to_string(::getpid());
   {

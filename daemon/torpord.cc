@@ -21,6 +21,7 @@
 #include "daemon/runtime_dir.h"
 #include "daemon/service/memory_service.h"
 #include "lib/base/clock.h"
+#include "lib/base/runtime_dir.h"
 #include "lib/base/status.h"
 #include "lib/base/unique_fd.h"
 #include "lib/base/units.h"

@@ -54,6 +54,13 @@ Result<v1::EventKind> ParseKind(const std::string& name) {
   return BadCommand("\"" + name + "\" is no kind of event");
 }
 
+Result<int32_t> ParseNumber(std::string_view text) {
+  int32_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return number;
+  return BadCommand("\"" + std::string(text) + "\" is no number");
+}
+
 // Everything that can be said, before it is known which of it goes together.
 struct Words {
   Command command;
@@ -139,13 +146,8 @@ class Flags {
 
   void AddSleep() {
     Special("level", "1|2", "sleep: 1 keeps the weights in host memory, 2 drops them too",
-            [this](std::string_view value) {
-              int32_t level = 0;
-              const auto [end, error] =
-                  std::from_chars(value.data(), value.data() + value.size(), level);
-              if (error != std::errc() || end != value.data() + value.size()) {
-                return BadCommand("\"" + std::string(value) + "\" is no number");
-              }
+            [this](std::string_view value) -> Status {
+              TORPOR_ASSIGN_OR_RETURN(const int32_t level, ParseNumber(value));
               words_.command.sleep.set_level(level);
               return Status::Ok();
             });
@@ -162,6 +164,13 @@ class Flags {
             });
     SpecialSwitch("force", "sleep: discard also drops host copies that are there already",
                   [this] { words_.command.sleep.set_force(true); });
+    Special("priority", "N", "sleep, wake: copies of a higher number go first (default 0)",
+            [this](std::string_view value) -> Status {
+              TORPOR_ASSIGN_OR_RETURN(const int32_t priority, ParseNumber(value));
+              words_.command.sleep.set_priority(priority);
+              words_.command.wake.set_priority(priority);
+              return Status::Ok();
+            });
     Special("order", "TAG,...", "wake: tags whose bytes come first; repeatable",
             Append(words_.command.wake.mutable_order()));
     Special("request-id", "ID",
@@ -250,8 +259,12 @@ struct VerbInfo {
 const std::vector<VerbInfo>& Verbs() {
   static const auto& verbs = *new std::vector<VerbInfo>{
       {"usage", Verb::kUsage, {}},
-      {"sleep", Verb::kSleep, {"worker", "tag", "all", "level", "policy", "force", "request-id"}},
-      {"wake", Verb::kWake, {"worker", "tag", "all", "order", "reservation", "request-id"}},
+      {"sleep",
+       Verb::kSleep,
+       {"worker", "tag", "all", "level", "policy", "force", "priority", "request-id"}},
+      {"wake",
+       Verb::kWake,
+       {"worker", "tag", "all", "order", "reservation", "priority", "request-id"}},
       {"reserve",
        Verb::kReserve,
        {"name", "part", "host-bytes", "ttl", "wait", "hold", "keep", "request-id"}},

@@ -53,12 +53,17 @@ TEST(CommandTest, ASocketOfTheWorkingDirectory) {
 }
 
 TEST(CommandTest, SleepByLevel) {
-  const auto command = ParseCommand({"sleep", "--level", "1", "w-1", "--worker=w-2,w-3", "w-4",
-                                     "--tag=weights", "--tag=kv_cache", "--force"});
+  const auto command =
+      ParseCommand({"sleep", "--level", "1", "w-1", "--worker=w-2,w-3", "w-4", "--tag=weights",
+                    "--tag=kv_cache", "--force", "--priority=-3"});
   ASSERT_THAT(command, IsOk());
   EXPECT_EQ(command->verb, Verb::kSleep);
   EXPECT_EQ(command->sleep.level(), 1);
   EXPECT_TRUE(command->sleep.force());
+  EXPECT_EQ(command->sleep.priority(), -3);
+  EXPECT_EQ(ParseCommand({"wake", "--all", "--priority=7"})->wake.priority(), 7);
+  EXPECT_THAT(ParseCommand({"wake", "--all", "--priority=high"}), HasReason("BAD_FLAG"));
+  EXPECT_THAT(ParseCommand({"usage", "--priority=7"}), HasReason("BAD_COMMAND"));
   EXPECT_THAT(command->sleep.selector().workers(), ElementsAre("w-2", "w-3", "w-1", "w-4"));
   EXPECT_THAT(command->sleep.selector().tags(), ElementsAre("weights", "kv_cache"));
   EXPECT_FALSE(command->sleep.selector().all());

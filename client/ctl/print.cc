@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <map>
 #include <string_view>
+#include <type_traits>
+#include <vector>
 
 #include "client/ctl/table.h"
 #include "google/rpc/error_details.pb.h"
@@ -69,8 +71,9 @@ std::string PrintDevice(const v1::DeviceUsage& device, const v1::HostPoolUsage& 
   }
   text += "\nHost pool" + (pool.kind().empty() ? "" : " (" + pool.kind() + ")") + ": " +
           Size(pool.used_bytes()) + " used of " + Size(pool.budget_bytes()) + ", " +
-          Size(pool.pinned_bytes()) + (pool.pinning() ? " pinned so far, " : " pinned, ") +
-          Size(pool.promised_bytes()) + " promised\n";
+          Size(pool.clean_bytes()) + " clean, " + Size(pool.pinned_bytes()) +
+          (pool.pinning() ? " pinned so far, " : " pinned, ") + Size(pool.promised_bytes()) +
+          " promised\n";
   if (pool.refused_bytes() > 0) {
     text +=
         "NOT PINNED: " + Size(pool.refused_bytes()) + ": " + pool.pinning_error().message() + "\n";
@@ -81,7 +84,7 @@ std::string PrintDevice(const v1::DeviceUsage& device, const v1::HostPoolUsage& 
 std::string PrintWorkers(const v1::UsageResponse& usage) {
   if (usage.workers().empty()) return "\nNo workers.\n";
   Table table({"WORKER", "NAME", ">PID", "QUIESCED BY", "TAG", ">SEGMENTS", ">RESIDENT",
-               ">OFFLOADED", ">DISCARDED", ">HOST", "NOW"});
+               ">OFFLOADED", ">DISCARDED", ">HOST", ">CLEAN", "NOW"});
   for (const v1::WorkerUsage& worker : usage.workers()) {
     const std::string doing = worker.rollback_pending()       ? "rollback pending"
                               : worker.operation_id().empty() ? ""
@@ -89,14 +92,14 @@ std::string PrintWorkers(const v1::UsageResponse& usage) {
     std::vector<std::string> head = {worker.id(), worker.name(), std::to_string(worker.pid()),
                                      QuiescenceName(worker.quiescence())};
     if (worker.tags().empty()) {
-      head.insert(head.end(), {"-", "0", "", "", "", "", doing});
+      head.insert(head.end(), {"-", "0", "", "", "", "", "", doing});
       table.AddRow(head);
     }
     for (const v1::TagUsage& tag : worker.tags()) {
       std::vector<std::string> row = head;
       row.insert(row.end(), {tag.tag(), std::to_string(tag.segments()), Size(tag.resident_bytes()),
                              Size(tag.offloaded_bytes()), Size(tag.discarded_bytes()),
-                             Size(tag.host_bytes()), doing});
+                             Size(tag.host_bytes()), Size(tag.clean_bytes()), doing});
       table.AddRow(row);
       head.assign(4, "");
     }
@@ -148,17 +151,23 @@ std::string Speed(int64_t bytes, const google::protobuf::Duration& duration) {
 
 template <typename Response>
 std::string PrintResults(const Response& response, const char* device, const char* discarded) {
-  Table table(
-      {"WORKER", "NAME", ">SEGMENTS", device, ">COPIED", discarded, ">TIME", ">COPY", "RESULT"});
+  constexpr bool kSleep = std::is_same_v<Response, v1::SleepResponse>;
+  std::vector<std::string> columns = {"WORKER", "NAME", ">SEGMENTS", device, ">COPIED"};
+  if (kSleep) columns.emplace_back(">UNCHANGED");
+  columns.insert(columns.end(), {discarded, ">TIME", ">COPY", "RESULT"});
+  Table table(columns);
   std::string failures;
   for (const v1::WorkerResult& result : response.workers()) {
     const bool ok = result.status().code() == 0;
-    table.AddRow({result.worker_id(), result.worker_name(), std::to_string(result.segments()),
-                  Size(result.device_bytes()), Size(result.copied_bytes()),
-                  Size(result.discarded_bytes()),
-                  FormatDuration(ToDuration(result.timing().total())),
-                  Speed(result.copied_bytes(), result.timing().copy()),
-                  ok ? "ok" : InfoOf(result.status()).reason()});
+    std::vector<std::string> row = {result.worker_id(), result.worker_name(),
+                                    std::to_string(result.segments()), Size(result.device_bytes()),
+                                    Size(result.copied_bytes())};
+    if (kSleep) row.push_back(Size(result.unchanged_bytes()));
+    row.insert(row.end(),
+               {Size(result.discarded_bytes()), FormatDuration(ToDuration(result.timing().total())),
+                Speed(result.copied_bytes(), result.timing().copy()),
+                ok ? "ok" : InfoOf(result.status()).reason()});
+    table.AddRow(row);
     if (ok) continue;
     failures += "\n" + result.worker_id() + ": " + PrintError(result.status());
     if (result.rollback_pending()) failures += "  rollback pending\n";

@@ -79,10 +79,13 @@ std::string Print(const v1::OperationEvent& event) {
     if (event.rollback_pending()) text += ", rollback pending";
     return text;
   }
-  return text + ": " + std::to_string(event.segments()) + " segments, " +
-         Size(event.device_bytes()) + (sleep ? " to free, " : " to take, ") +
-         Size(event.copied_bytes()) + " to copy, " + Size(event.discarded_bytes()) +
-         (sleep ? " to drop" : " to clear");
+  text += ": " + std::to_string(event.segments()) + " segments, " + Size(event.device_bytes());
+  if (event.change() == v1::OPERATION_CHANGE_STARTED) {
+    return text + (sleep ? " to free, " : " to take, ") + Size(event.copied_bytes()) +
+           " to copy, " + Size(event.discarded_bytes()) + (sleep ? " to drop" : " to clear");
+  }
+  return text + (sleep ? " freed, " : " taken, ") + Size(event.copied_bytes()) + " copied, " +
+         Size(event.discarded_bytes()) + (sleep ? " dropped" : " cleared");
 }
 
 std::string Doing(const v1::ProgressEvent& event) {
@@ -101,19 +104,19 @@ std::string Doing(const v1::ProgressEvent& event) {
   }
 }
 
-// "3.20 of 27.50 GiB", "512.00 MiB of 1.00 GiB"
+// ": 3.20 of 27.50 GiB", ": 512.00 MiB of 1.00 GiB"; nothing of nothing.
 std::string Share(int64_t done, int64_t total) {
+  if (total == 0) return "";
   std::string first = Size(done);
   const std::string second = Size(total);
   const size_t unit = first.find(' ');
   if (first.substr(unit) == second.substr(second.find(' '))) first.resize(unit);
-  return first + " of " + second;
+  return ": " + first + " of " + second;
 }
 
 std::string Print(const v1::ProgressEvent& event) {
   return Worker(event.worker_id(), event.worker_name()) + " " + event.operation_id() + " " +
-         Kind(event.kind()) + " " + Doing(event) + ": " +
-         Share(event.done_bytes(), event.total_bytes());
+         Kind(event.kind()) + " " + Doing(event) + Share(event.done_bytes(), event.total_bytes());
 }
 
 std::string Print(const v1::SegmentsEvent& event) {
@@ -214,11 +217,10 @@ std::string ProgressText::Line() const {
     speed += static_cast<double>(operation.latest.done_bytes()) / time.count();
   }
   const v1::ProgressEvent& first = operations_.begin()->second.latest;
-  std::string text = std::to_string(operations_.size()) + " workers: ";
+  std::string text = std::to_string(operations_.size()) + " workers";
   if (operations_.size() == 1) {
     text = first.worker_id();
     text += first.phase() == v1::OPERATION_PHASE_COPY ? " " + first.tag() : " " + Doing(first);
-    text += ": ";
   }
   text += Share(done, total);
   if (speed > 0) {

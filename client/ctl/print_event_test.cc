@@ -71,6 +71,15 @@ TEST(PrintEventTest, Operations) {
       PrintEvent(response),
       EndsWith(" op-3 wake started: 2 segments, 1.00 GiB to take, 0 B to copy, 0 B to clear"));
   event.set_change(v1::OPERATION_CHANGE_ENDED);
+  EXPECT_THAT(PrintEvent(response),
+              EndsWith(" op-3 wake ended: 2 segments, 1.00 GiB taken, 0 B copied, 0 B cleared"));
+  event.set_kind(v1::OPERATION_KIND_SLEEP);
+  event.set_change(v1::OPERATION_CHANGE_COMMITTED);
+  EXPECT_THAT(
+      PrintEvent(response),
+      EndsWith(" op-3 sleep committed: 2 segments, 1.00 GiB freed, 0 B copied, 0 B dropped"));
+  event.set_kind(v1::OPERATION_KIND_WAKE_UP);
+  event.set_change(v1::OPERATION_CHANGE_ENDED);
   event.mutable_status()->set_code(4);
   event.mutable_status()->set_message("too late");
   event.set_rollback_pending(true);
@@ -122,6 +131,15 @@ TEST(ProgressTextTest, OneOperation) {
   EXPECT_EQ(text.Line(), "w-1 weights: 7.00 of 28.00 GiB, 15.0 GB/s");
   text.Add(Ended("op-1"));
   EXPECT_EQ(text.Line(), "");
+}
+
+TEST(ProgressTextTest, WhatCopiesNothingHasNoShare) {
+  v1::WatchResponse response = Progress("op-1", v1::OPERATION_PHASE_HANDLES, 0, 0);
+  response.mutable_progress()->set_total_bytes(0);
+  EXPECT_THAT(PrintEvent(response), EndsWith(" w-1 (model) op-1 sleep releases memory"));
+  ProgressText text;
+  text.Add(response);
+  EXPECT_EQ(text.Line(), "w-1 releases memory");
 }
 
 TEST(ProgressTextTest, SeveralOperationsAddUp) {

@@ -50,6 +50,7 @@ TEST(PrintTest, Usage) {
   usage.mutable_device()->set_free_bytes(MiB(512).value());
   v1::HostPoolUsage& pool = *usage.mutable_host_pool();
   pool.set_budget_bytes(GiB(2).value());
+  pool.set_clean_bytes(MiB(128).value());
   pool.set_kind("anonymous");
   pool.set_pinned_bytes(MiB(256).value());
   pool.set_pinning(true);
@@ -66,6 +67,7 @@ TEST(PrintTest, Usage) {
     tag.set_tag(name);
     tag.set_segments(2);
     tag.set_resident_bytes(MiB(8).value());
+    tag.set_clean_bytes(MiB(4).value());
   }
   usage.add_workers()->set_id("w-2");
   v1::ReservationUsage& reservation = *usage.add_reservations();
@@ -90,15 +92,16 @@ TEST(PrintTest, Usage) {
       "      FREE  RESIDENT  CONTEXT  OTHER  PROMISED  RESERVE  AVAILABLE\n"
       "512.00 MiB       0 B      0 B    0 B       0 B      0 B        0 B\n"
       "\n"
-      "Host pool (anonymous): 0 B used of 2.00 GiB, 256.00 MiB pinned so far, 0 B promised\n"
+      "Host pool (anonymous): 0 B used of 2.00 GiB, 128.00 MiB clean, 256.00 MiB pinned so far, "
+      "0 B promised\n"
       "NOT PINNED: 512.00 MiB: the system refuses\n"
       "\n"
       "WORKER  NAME   PID  QUIESCED BY  TAG       SEGMENTS  RESIDENT  OFFLOADED  DISCARDED  HOST"
-      "  NOW\n"
+      "     CLEAN  NOW\n"
       "w-1     model   42  own-call     weights          2  8.00 MiB        0 B        0 B   0 B"
-      "  op-3\n"
+      "  4.00 MiB  op-3\n"
       "                                 kv_cache         2  8.00 MiB        0 B        0 B   0 B"
-      "  op-3\n"
+      "  4.00 MiB  op-3\n"
       "w-2              0  unspecified  -                0\n"
       "\n"
       "RESERVATION  NAME     DEVICE  DRAWN  HOST  HOST DRAWN  EXPIRES   PARTS        WORKERS"
@@ -125,6 +128,7 @@ TEST(PrintTest, ResultsOfASleep) {
   good.set_segments(3);
   good.set_device_bytes(GiB(2).value());
   good.set_copied_bytes(GiB(1).value());
+  good.set_unchanged_bytes(MiB(512).value());
   good.mutable_timing()->mutable_total()->set_nanos(250'000'000);
   good.mutable_timing()->mutable_copy()->set_nanos(100'000'000);
   v1::WorkerResult& bad = *response.add_workers();
@@ -133,9 +137,11 @@ TEST(PrintTest, ResultsOfASleep) {
   *bad.mutable_status() = PoolExhausted();
   response.set_device_bytes(GiB(2).value());
   EXPECT_EQ(Print(response),
-            "WORKER  NAME   SEGMENTS     FREED    COPIED  DROPPED   TIME       COPY  RESULT\n"
-            "w-1     model         3  2.00 GiB  1.00 GiB      0 B  250ms  10.7 GB/s  ok\n"
-            "w-2                   0       0 B       0 B      0 B    0us          -  "
+            "WORKER  NAME   SEGMENTS     FREED    COPIED   UNCHANGED  DROPPED   TIME       COPY  "
+            "RESULT\n"
+            "w-1     model         3  2.00 GiB  1.00 GiB  512.00 MiB      0 B  250ms  10.7 GB/s  "
+            "ok\n"
+            "w-2                   0       0 B       0 B         0 B      0 B    0us          -  "
             "HOST_POOL_EXHAUSTED\n"
             "\n"
             "w-2: RESOURCE_EXHAUSTED HOST_POOL_EXHAUSTED: no room\n"
@@ -143,6 +149,15 @@ TEST(PrintTest, ResultsOfASleep) {
             "  worker           w-1\n"
             "  rollback pending\n"
             "Freed 2.00 GiB of device memory.\n");
+}
+
+TEST(PrintTest, ResultsOfAWake) {
+  v1::WakeUpResponse response;
+  response.add_workers()->set_worker_id("w-1");
+  EXPECT_EQ(Print(response),
+            "WORKER  NAME  SEGMENTS  TAKEN  COPIED  CLEARED  TIME  COPY  RESULT\n"
+            "w-1                  0    0 B     0 B      0 B   0us     -  ok\n"
+            "Took 0 B of device memory.\n");
 }
 
 TEST(PrintTest, ReserveAndRelease) {

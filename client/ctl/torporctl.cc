@@ -17,6 +17,7 @@
 #include "client/discovery.h"
 #include "google/rpc/status.pb.h"
 #include "lib/base/clock.h"
+#include "lib/base/runtime_dir.h"
 #include "lib/base/status.h"
 #include "lib/base/units.h"
 #include "lib/cli/version.h"
@@ -33,7 +34,7 @@ Result<std::string> FindTarget(const Command& command) {
   if (!command.target.empty()) return command.target;
   std::string runtime_dir = command.runtime_dir;
   if (runtime_dir.empty()) {
-    TORPOR_ASSIGN_OR_RETURN(runtime_dir, client::DefaultRuntimeDir());
+    TORPOR_ASSIGN_OR_RETURN(runtime_dir, DefaultRuntimeDir());
   }
   TORPOR_ASSIGN_OR_RETURN(const std::string worker_socket,
                           client::FindWorkerSocket(runtime_dir, command.device));

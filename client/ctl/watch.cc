@@ -42,7 +42,8 @@ grpc::Status RunWatch(v1::MemoryService::Stub& stub, const Command& command) {
     std::fflush(stdout);
   }
   const grpc::Status status = reader->Finish();
-  if (!cursor.empty()) {
+  // One that the daemon did not take is no advice.
+  if (!cursor.empty() && status.error_code() != grpc::StatusCode::INVALID_ARGUMENT) {
     std::fprintf(stderr, "torporctl: to go on from here: --cursor=%s\n", cursor.c_str());
   }
   const bool over = bounded && begun && status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;

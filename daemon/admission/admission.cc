@@ -293,15 +293,7 @@ Result<Draw> Admission::DrawHost(Bytes size, const std::string& id) {
   const Bytes promised = PromisedHost();
   const Bytes available = options_.host_budget - used_host_ - promised;
   if (size - covered > available) {
-    return ResourceExhausted("HOST_POOL_EXHAUSTED",
-                             "the host pool has no room: " + FormatBytes(size) + " asked, " +
-                                 FormatBytes(available + covered) + " of " +
-                                 FormatBytes(options_.host_budget) + " available")
-        .With("requested_bytes", size.value())
-        .With("available_bytes", (available + covered).value())
-        .With("used_bytes", used_host_.value())
-        .With("promised_bytes", promised.value())
-        .With("budget_bytes", options_.host_budget.value());
+    return HostRefusal({size, available + covered, used_host_, promised, options_.host_budget});
   }
   used_host_ += size;
   Draw draw;

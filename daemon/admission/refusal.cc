@@ -47,20 +47,19 @@ Status NeverFits(const Shortage& shortage) {
       .With("budget_bytes", shortage.host_budget.value());
 }
 
-Status HostRefusal(const Shortage& shortage) {
-  return ResourceExhausted("HOST_POOL_EXHAUSTED",
-                           "the host pool has no room: " + FormatBytes(shortage.host) + " asked, " +
-                               FormatBytes(shortage.host_available()) + " of " +
-                               FormatBytes(shortage.host_budget) + " available")
-      .With("requested_bytes", shortage.host.value())
-      .With("available_bytes", shortage.host_available().value())
-      .With("used_bytes", shortage.host_used.value())
-      .With("promised_bytes", shortage.host_promised.value())
-      .With("queued_bytes", shortage.host_kept.value())
-      .With("budget_bytes", shortage.host_budget.value());
-}
-
 }  // namespace
+
+Status HostRefusal(const HostShortage& shortage) {
+  return ResourceExhausted("HOST_POOL_EXHAUSTED",
+                           "the host pool has no room: " + FormatBytes(shortage.asked) +
+                               " asked, " + FormatBytes(shortage.available) + " of " +
+                               FormatBytes(shortage.budget) + " available")
+      .With("requested_bytes", shortage.asked.value())
+      .With("available_bytes", shortage.available.value())
+      .With("used_bytes", shortage.used.value())
+      .With("promised_bytes", shortage.promised.value())
+      .With("budget_bytes", shortage.budget.value());
+}
 
 Bytes Shortage::available() const { return std::max(Bytes(0), budget.available - kept); }
 
@@ -78,7 +77,9 @@ bool Shortage::EverFits() const { return device <= most() && host <= host_budget
 Status Refusal(const Shortage& shortage, const std::vector<MemoryHolder>& workers) {
   if (!shortage.EverFits()) return NeverFits(shortage);
   if (shortage.device == Bytes(0) || shortage.device <= shortage.available()) {
-    return HostRefusal(shortage);
+    return HostRefusal({shortage.host, shortage.host_available(), shortage.host_used,
+                        shortage.host_promised, shortage.host_budget})
+        .With("queued_bytes", shortage.host_kept.value());
   }
   const BudgetStats& budget = shortage.budget;
   LargestHolders largest;

@@ -52,6 +52,16 @@ std::vector<One> TenLargest(std::vector<One> all, size_t& others, const Holds& h
   return all;
 }
 
+// RESOURCE_EXHAUSTED HOST_POOL_EXHAUSTED.
+struct HostShortage {
+  Bytes asked{};
+  Bytes available{};
+  Bytes used{};
+  Bytes promised{};
+  Bytes budget{};
+};
+Status HostRefusal(const HostShortage& shortage);
+
 //   RESOURCE_EXHAUSTED NEVER_FITS: also when nobody had anything; DEVICE_BUDGET_EXHAUSTED or
 //   HOST_POOL_EXHAUSTED: with the arithmetic
 Status Refusal(const Shortage& shortage, const std::vector<MemoryHolder>& workers);

@@ -7,6 +7,7 @@
 
 #include "daemon/core/policy.h"
 #include "daemon/log.h"
+#include "daemon/stopping.h"
 
 namespace torpor {
 namespace {
@@ -128,7 +129,7 @@ Core::~Core() {
 }
 
 void Core::Stop() {
-  const Status stopping = Unavailable("DAEMON_STOPPING", "the daemon is stopping");
+  const Status stopping = DaemonStopping();
   admission_.StopWaiting(stopping);
   directory_.EndAll(stopping);
   server_.reset();
@@ -149,6 +150,8 @@ Result<std::vector<WorkerId>> Core::Select(const Selector& selector) const {
   }
   const std::vector<WorkerStats> known = inventory_.Snapshot();
   std::vector<WorkerId> named;
+  // Then workers go one by one, and would seem never to have been there.
+  TORPOR_RETURN_IF_ERROR(directory_.ended());
   for (const WorkerStats& worker : known) {
     if (selector.workers.empty()) named.push_back(worker.info.id);
   }

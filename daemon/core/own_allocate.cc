@@ -1,19 +1,17 @@
 // A worker's allocation, which may wait for memory: in the queue of the admission, or for memory
 // that is promised to it while others still have it mapped.
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
 
 #include "daemon/core/core.h"
+#include "daemon/core/worker_timeout.h"
 #include "daemon/log.h"
 
 namespace torpor {
 namespace {
 
-// Far enough that nobody waits for it, near enough to calculate with.
-constexpr int64_t kLongestMs = 86'400'000;
 // Between attempts at memory that is granted and not there.
 constexpr Duration kPause = milliseconds(20);
 
@@ -47,9 +45,7 @@ void Core::OwnAllocate(WorkerId worker, const std::shared_ptr<wire::Channel>& ch
   allocation.size = message.size;
   allocation.waits = message.timeout_ms != 0;
   allocation.since = clock_.Now();
-  allocation.deadline =
-      allocation.since +
-      milliseconds(message.timeout_ms < 0 ? kLongestMs : std::min(message.timeout_ms, kLongestMs));
+  allocation.deadline = allocation.since + WorkerTimeout(message.timeout_ms);
   const auto info = inventory_.FindWorker(worker);
   allocation.promised = info.has_value() && !info->reservation.empty();
   Result<NewSegment> segment = AllocateSegment(context_, worker, message.tag, message.size);

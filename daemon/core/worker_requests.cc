@@ -1,22 +1,19 @@
 // What workers ask for themselves.
 
-#include <algorithm>
 #include <map>
 #include <utility>
 
 #include "daemon/core/core.h"
 #include "daemon/core/policy.h"
+#include "daemon/core/worker_timeout.h"
 #include "daemon/log.h"
 
 namespace torpor {
 namespace {
 
-// Far enough that nobody waits for it, near enough to calculate with.
-constexpr int64_t kLongestMs = 86'400'000;
-
+// Of a sleep or wake, for which 0 is no time either.
 TimePoint DeadlineOf(int64_t timeout_ms) {
-  const int64_t ms = timeout_ms <= 0 ? kLongestMs : std::min(timeout_ms, kLongestMs);
-  return std::chrono::steady_clock::now() + milliseconds(ms);
+  return std::chrono::steady_clock::now() + WorkerTimeout(timeout_ms == 0 ? -1 : timeout_ms);
 }
 
 wire::SleepReply ReplyOf(const WorkerOutcome& outcome) {
@@ -108,7 +105,8 @@ void Core::OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& chan
       answer(wire::StatusReply{});
       return;
     }
-    default: break;
+    default:
+      break;
   }
   const Status unknown =
       InvalidArgument("BAD_FRAME", "the worker asks what no worker can ask").With("type", type);

@@ -17,6 +17,7 @@
 #include "daemon/service/conversions.h"
 #include "daemon/service/deadline.h"
 #include "daemon/service/grpc_status.h"
+#include "daemon/stopping.h"
 #include "lib/base/status.h"
 #include "lib/base/units.h"
 #include "lib/cli/version.h"
@@ -141,7 +142,7 @@ void MemoryServiceImpl::RunOnThread(const std::function<void(const Answer&)>& re
 
 Status MemoryServiceImpl::Admit() {
   MutexLock lock(mutex_);
-  if (draining_) return Unavailable("DAEMON_STOPPING", "the daemon is stopping");
+  if (draining_) return DaemonStopping();
   if (calls_ == kMaxCalls) return TooManyCalls(kMaxCalls);
   ++calls_;
   return Status::Ok();
@@ -149,7 +150,7 @@ Status MemoryServiceImpl::Admit() {
 
 bool MemoryServiceImpl::Drain(TimePoint deadline) {
   if (!DrainCalls(deadline)) return false;
-  watch_hub_.End(Unavailable("DAEMON_STOPPING", "the daemon is stopping"));
+  watch_hub_.End(DaemonStopping());
   return true;
 }
 
@@ -158,7 +159,7 @@ bool MemoryServiceImpl::DrainCalls(TimePoint deadline) {
     MutexLock lock(mutex_);
     draining_ = true;
   }
-  core_.StopWaiting(Unavailable("DAEMON_STOPPING", "the daemon is stopping"));
+  core_.StopWaiting(DaemonStopping());
   MutexLock lock(mutex_);
   while (threads_ != 0 || calls_ != 0) {
     if (!idle_.WaitUntil(mutex_, deadline) && Clock::Real().Now() >= deadline) {

@@ -29,8 +29,8 @@ std::vector<wire::Extent> Describe(std::vector<ExtentPtr>::const_iterator from,
 
 Status WorkerLink::Explain(Status status, const char* what) const {
   if (status.reason() == "PEER_SILENT") {
-    return DeadlineExceeded("WORKER_SILENT", "worker " + WorkerName(worker_) +
-                                                 " did not answer " + what + " in time")
+    return DeadlineExceeded("WORKER_SILENT", "worker " + WorkerName(worker_) + " did not answer " +
+                                                 what + " in time")
         .With("worker", WorkerName(worker_))
         .With("request", what);
   }
@@ -147,9 +147,9 @@ WorkerLink::Pending WorkerLink::StartUnmap(OperationId operation, const std::str
   Pending pending;
   pending.link_ = this;
   pending.what_ = "UNMAP";
-  auto call = channel_->Start(wire::Type::kUnmap,
-                              wire::Encode(wire::UnmapRequest{
-                                  operation, tag, Describe(extents.begin(), extents.end())}));
+  auto call = channel_->Start(
+      wire::Type::kUnmap,
+      wire::Encode(wire::UnmapRequest{operation, tag, Describe(extents.begin(), extents.end())}));
   if (call.ok()) {
     pending.asked_.push_back({*std::move(call)});
   } else {
@@ -191,13 +191,20 @@ Result<std::shared_ptr<WorkerLink>> WorkerDirectory::Find(WorkerId worker) const
   MutexLock lock(mutex_);
   const auto it = links_.find(worker);
   if (it != links_.end()) return it->second;
+  TORPOR_RETURN_IF_ERROR(ended_);
   return Unavailable("WORKER_GONE", "worker " + WorkerName(worker) + " is gone")
       .With("worker", WorkerName(worker));
 }
 
 void WorkerDirectory::EndAll(const Status& cause) {
   MutexLock lock(mutex_);
+  ended_ = cause;
   for (const auto& [worker, link] : links_) link->channel().End(cause);
+}
+
+Status WorkerDirectory::ended() const {
+  MutexLock lock(mutex_);
+  return ended_;
 }
 
 }  // namespace torpor

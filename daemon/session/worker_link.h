@@ -17,8 +17,9 @@
 
 namespace torpor {
 
-// What the daemon asks of one worker. Thread-safe. Errors besides the worker's own: DEADLINE_EXCEEDED
-// WORKER_SILENT, UNAVAILABLE WORKER_GONE, and, where a wait takes a token, the reason of that.
+// What the daemon asks of one worker. Thread-safe. Errors besides the worker's own:
+// DEADLINE_EXCEEDED WORKER_SILENT, UNAVAILABLE WORKER_GONE, and, where a wait takes a token, the
+// reason of that.
 class WorkerLink {
  public:
   WorkerLink(WorkerId worker, std::shared_ptr<wire::Channel> channel)
@@ -95,12 +96,16 @@ class WorkerDirectory {
  public:
   void Add(std::shared_ptr<WorkerLink> link) EXCLUDES(mutex_);
   void Remove(WorkerId worker) EXCLUDES(mutex_);
-  // UNAVAILABLE WORKER_GONE.
+  // UNAVAILABLE WORKER_GONE, or why all have ended.
   Result<std::shared_ptr<WorkerLink>> Find(WorkerId worker) const EXCLUDES(mutex_);
+  // For good.
   void EndAll(const Status& cause) EXCLUDES(mutex_);
+  // OK, or the cause of EndAll.
+  Status ended() const EXCLUDES(mutex_);
 
  private:
   mutable Mutex mutex_;
+  Status ended_ GUARDED_BY(mutex_);
   std::map<WorkerId, std::shared_ptr<WorkerLink>> links_ GUARDED_BY(mutex_);
 };
 

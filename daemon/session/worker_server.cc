@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/log.h"
+#include "daemon/stopping.h"
 #include "lib/base/descriptors.h"
 
 namespace torpor {
@@ -95,8 +96,7 @@ Result<std::unique_ptr<WorkerServer>> WorkerServer::Start(const std::string& pat
   std::unique_ptr<WorkerServer> server(
       new WorkerServer(std::move(listener), path, handler, limits));
   server->spare_ = OpenSpare();
-  TORPOR_ASSIGN_OR_RETURN(server->acceptor_,
-                          StartThread([raw = server.get()] { raw->Accept(); }));
+  TORPOR_ASSIGN_OR_RETURN(server->acceptor_, StartThread([raw = server.get()] { raw->Accept(); }));
   return server;
 }
 
@@ -116,7 +116,7 @@ WorkerServer::~WorkerServer() {
     }
   }
   for (const auto& channel : open) {
-    channel->End(Unavailable("DAEMON_STOPPING", "the daemon is stopping"));
+    channel->End(DaemonStopping());
   }
   open.clear();
   connections_.WaitForAll();
@@ -135,9 +135,8 @@ void WorkerServer::Accept() {
     polled.assign(1, {take ? listener_.get() : -1, POLLIN, 0});
     for (const Silent& one : silent_) polled.push_back({one.socket.get(), POLLIN, 0});
     const int timeout =
-        silent_.empty()
-            ? -1
-            : PollTimeout(now, silent_.front().since + (take ? kHelloTimeout : kPlace));
+        silent_.empty() ? -1
+                        : PollTimeout(now, silent_.front().since + (take ? kHelloTimeout : kPlace));
     if (::poll(polled.data(), polled.size(), timeout) < 0) {
       if (errno != EINTR) std::this_thread::sleep_for(kAcceptPause);
       continue;
@@ -187,7 +186,8 @@ bool WorkerServer::AcceptOne() {
   }
   if (OutOfDescriptors(why) && spare_.valid()) {
     spare_.Reset();
-    if (socket = net::AcceptUnix(listener_.get()); socket.ok()) RefuseHello(*std::move(socket), why);
+    if (socket = net::AcceptUnix(listener_.get()); socket.ok())
+      RefuseHello(*std::move(socket), why);
     spare_ = OpenSpare();
     if (spare_.valid()) return true;
   }
@@ -197,8 +197,7 @@ bool WorkerServer::AcceptOne() {
 }
 
 void WorkerServer::DropOldest(const char* why) {
-  const Status silent =
-      DeadlineExceeded("PEER_SILENT", std::string("no Hello in time: ") + why);
+  const Status silent = DeadlineExceeded("PEER_SILENT", std::string("no Hello in time: ") + why);
   RefuseHello(std::move(silent_.front().socket), silent);
   silent_.pop_front();
   LogRefusal(silent);
@@ -236,7 +235,7 @@ void WorkerServer::Greet(UniqueFd socket) {
 
 Status WorkerServer::Enter(const std::shared_ptr<wire::Channel>& channel) {
   MutexLock lock(mutex_);
-  if (stopping_) return Unavailable("DAEMON_STOPPING", "the daemon is stopping");
+  if (stopping_) return DaemonStopping();
   if (channels_.size() >= limits_.workers) {
     return ResourceExhausted("TOO_MANY_WORKERS",
                              "the daemon serves as many workers as it takes at a time")

@@ -13,7 +13,8 @@
 //
 // Either side asks; the answer repeats the frame's id and has the asker's type + 1. Ids of the two
 // directions are independent. Answers may come in any order. Offsets are in the arena of a tag;
-// all sizes and offsets are multiples of the device's granularity.
+// all sizes and offsets are multiples of the device's granularity. Whoever changes a message raises
+// net::kFrameVersion.
 namespace torpor::wire {
 
 enum class Type : uint16_t {

@@ -308,5 +308,15 @@ TEST_F(Workers, AllocatedForSegmentsThatAreNotTheirs) {
   ExpectBooksAgree();
 }
 
+TEST_F(Workers, AStoppedDaemonSaysThatItStops) {
+  Start();
+  const auto worker = Connect("a");
+  ASSERT_THAT(worker->Allocate("weights", MiB(1), 1), IsOk());
+  const Selector selector = Only(*worker);
+  core_->Stop();
+  EXPECT_THAT(Sleep(selector), HasReason("DAEMON_STOPPING"));
+  EXPECT_THAT(Wake(selector), HasReason("DAEMON_STOPPING"));
+}
+
 }  // namespace
 }  // namespace torpor

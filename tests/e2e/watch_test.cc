@@ -220,6 +220,7 @@ TEST_F(WatchTest, RefusesABadCursor) {
   EXPECT_EQ(finished.exit_status, 1);
   EXPECT_THAT(finished.output, IsEmpty());
   EXPECT_THAT(finished.errors, HasSubstr("INVALID_ARGUMENT BAD_CURSOR"));
+  EXPECT_THAT(finished.errors, Not(HasSubstr("--cursor")));
 }
 
 TEST_F(WatchTest, ProgressIsDrawnOnATerminalOnly) {
