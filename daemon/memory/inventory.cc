@@ -370,8 +370,8 @@ Plan Inventory::BeginSleep(WorkerId id, const TagFilter& tags, const PolicyOf& p
       const bool drop_image =
           force && to == SegmentState::kDiscarded && segment->state() == SegmentState::kOffloaded;
       if (segment->state() != SegmentState::kResident && !drop_image) continue;
-      part.segments.push_back(
-          {segment->id(), offset, segment->size(), segment->state(), to, segment->image()});
+      part.segments.push_back({segment->id(), offset, segment->size(), segment->state(), to,
+                               to == SegmentState::kOffloaded ? segment->image() : nullptr});
       if (drop_image) continue;
       any_resident = true;
       segment->Move(SegmentState::kSleeping);

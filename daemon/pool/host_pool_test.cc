@@ -42,7 +42,7 @@ class HostPoolTest : public ::testing::Test {
 TEST_F(HostPoolTest, ReservesEverythingAndPinsNothing) {
   HostPool pool(driver_, GiB(64));
   const Blocks blocks = *pool.Allocate(GiB(64), MiB(2));
-  EXPECT_EQ(blocks.size(), 256u);
+  EXPECT_EQ(blocks.size(), static_cast<size_t>(GiB(64) / HostPool::kSlab));
   EXPECT_EQ(pool.stats().used, GiB(64));
   EXPECT_EQ(pool.stats().pinned, Bytes(0));
   EXPECT_EQ(pool.stats().kind, "anonymous");

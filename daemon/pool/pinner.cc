@@ -10,7 +10,7 @@ namespace torpor {
 namespace {
 
 constexpr Bytes kPart = MiB(4);         // what a thread populates at a time
-constexpr size_t kAhead = 8;            // demanded slabs in the pipeline
+constexpr size_t kAhead = 4;            // demanded slabs in the pipeline
 constexpr size_t kBackgroundAhead = 2;  // slabs in the pipeline when none is demanded
 constexpr Duration kPoll = milliseconds(5);
 constexpr Duration kLongestRetry = std::chrono::minutes(10);

@@ -10,8 +10,10 @@
 namespace torpor {
 namespace {
 
-// Enough to keep the link busy while one step is waited for.
-constexpr int kStepsInFlight = 3;
+// Enough to keep the link busy while a step is waited for and the next one prepared, however small
+// they are; no more, so that who comes with a higher priority does not wait long.
+constexpr Bytes kBytesInFlight = kMaxCopyStep * 3;
+constexpr int kStepsInFlight = 64;
 // For 256 GiB.
 constexpr Bytes kDigestBuffer = MiB(16);
 
@@ -42,7 +44,7 @@ class TransferEngine::Run {
       }
       if (!next.ok()) status_ = next.status();
       if (!next.ok() || *next == StepSource::Next::kEnd) break;
-      if (TakeTurn()) Queue(step);
+      if (TakeTurn(step.size)) Queue(step);
     }
     while (!in_flight_.empty()) WaitOldest();
     // The memory belongs to the copies until they are done, whatever went wrong with telling so.
@@ -60,8 +62,8 @@ class TransferEngine::Run {
   };
 
   // False if one of our own steps failed meanwhile.
-  bool TakeTurn() {
-    while (!TakeTurnOrLeave()) {
+  bool TakeTurn(Bytes size) {
+    while (!TakeTurnOrLeave(size)) {
       WaitOldest();
       if (status_.ok()) continue;
       MutexLock lock(direction_.mutex);
@@ -73,18 +75,21 @@ class TransferEngine::Run {
   }
 
   // False if all that may be in flight is, and some of it ours: nobody else waits for that.
-  bool TakeTurnOrLeave() {
+  bool TakeTurnOrLeave(Bytes size) {
     MutexLock lock(direction_.mutex);
     direction_.ready.insert(rank_);
     for (;;) {
-      const bool full = direction_.in_flight >= kStepsInFlight;
+      const bool full =
+          direction_.steps_in_flight >= kStepsInFlight ||
+          (direction_.steps_in_flight > 0 && direction_.bytes_in_flight + size > kBytesInFlight);
       if (full && !in_flight_.empty()) return false;
       if (!full && !direction_.queuing && *direction_.ready.begin() == rank_) break;
       direction_.changed.Wait(direction_.mutex);
     }
     direction_.ready.erase(rank_);
     direction_.queuing = true;
-    ++direction_.in_flight;
+    ++direction_.steps_in_flight;
+    direction_.bytes_in_flight += size;
     direction_.changed.NotifyAll();
     return true;
   }
@@ -99,7 +104,7 @@ class TransferEngine::Run {
     if (event.ok()) in_flight_.push_back({*event, step.size});
     MutexLock lock(direction_.mutex);
     direction_.queuing = false;
-    if (!event.ok()) --direction_.in_flight;
+    if (!event.ok()) Landed(step.size);
     direction_.changed.NotifyAll();
   }
 
@@ -111,10 +116,15 @@ class TransferEngine::Run {
     if (status_.ok()) status_ = waited;
     {
       MutexLock lock(direction_.mutex);
-      --direction_.in_flight;
+      Landed(oldest.size);
       direction_.changed.NotifyAll();
     }
     if (waited.ok() && arrived_ != nullptr) arrived_(oldest.size);
+  }
+
+  void Landed(Bytes size) REQUIRES(direction_.mutex) {
+    --direction_.steps_in_flight;
+    direction_.bytes_in_flight -= size;
   }
 
   Driver& driver_;

@@ -77,7 +77,8 @@ class TransferEngine {
     std::set<std::pair<int64_t, uint64_t>> ready GUARDED_BY(mutex);
     // Somebody queues a step and its event, so that the event marks that step.
     bool queuing GUARDED_BY(mutex) = false;
-    int in_flight GUARDED_BY(mutex) = 0;
+    int steps_in_flight GUARDED_BY(mutex) = 0;
+    Bytes bytes_in_flight GUARDED_BY(mutex){};
     uint64_t operations GUARDED_BY(mutex) = 0;
   };
   class Run;

@@ -223,9 +223,13 @@ TEST_F(TransferEngineTest, QueuesAFewStepsAtATime) {
         std::max(most, driver_.Calls(CallKind::kRecordEvent) - driver_.Calls(CallKind::kWaitEvent));
     return Status::Ok();
   };
-  ASSERT_THAT(ToDevice(Steps(host_), count), IsOk());
+  std::vector<CopyStep> many;
+  for (int i = 0; i < 16; ++i) {
+    for (const CopyStep& step : Steps(host_)) many.push_back(step);
+  }
+  ASSERT_THAT(ToDevice(many, count), IsOk());
   EXPECT_GE(most, 1);
-  EXPECT_LT(most, kParts);
+  EXPECT_LE(most, 64);
 }
 
 // Whatever call fails: the error is told, nothing is in flight (so the memory can go at once), and
