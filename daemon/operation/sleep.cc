@@ -125,6 +125,7 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const SleepS
                    resumed);
     }
   }
+  plan = Plan();
   EndOperation(context, worker);
   report.Ended(outcome);
   log::Info(

@@ -80,6 +80,7 @@ void RollBackBooks(const OperationContext& context, WorkerLink& link, OperationI
                    Plan& plan) {
   ReturnImages(context, plan);
   EndOrphans(context, link, operation, context.inventory.RollBack(link.worker(), plan));
+  plan = Plan();  // its images, too, are gone when the operation is over
   EndOperation(context, link.worker());
 }
 

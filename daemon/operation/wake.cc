@@ -100,6 +100,7 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const WakeSp
     log::Warning("worker {}: after {} (wake): {}", WorkerName(worker), OperationName(*operation),
                  resumed);
   }
+  plan = Plan();
   EndOperation(context, worker);
   report.Ended(outcome);
   log::Info("worker {} ({}): {} woke {} segments in {} ms: {} taken, {} copied, {} cleared",
