@@ -71,15 +71,15 @@ Status ChunkDigests::Flush() {
 
 Result<std::vector<std::pair<ImageChunk*, PartDigest>>> ChunkDigests::Finish() {
   TORPOR_RETURN_IF_ERROR(Flush());
-  TORPOR_ASSIGN_OR_RETURN(const std::vector<DigestRun::Part> parts, run_.Finish());
   std::vector<std::pair<ImageChunk*, PartDigest>> digests;
+  digests.reserve(chunks_.size());
   size_t next = 0;
-  for (const DigestRun::Part& part : parts) {
-    while (next < chunks_.size() && chunks_[next].position <= part.position) {
+  TORPOR_RETURN_IF_ERROR(run_.Finish([&](Bytes position, const PartDigest& digest) {
+    while (next < chunks_.size() && chunks_[next].position <= position) {
       digests.emplace_back(chunks_[next++].chunk, PartDigest());
     }
-    digests.back().second += part.digest;
-  }
+    digests.back().second += digest;
+  }));
   return digests;
 }
 

@@ -26,7 +26,7 @@ namespace torpor {
 class HostPool {
  public:
   static constexpr Bytes kUnit = KiB(64);  // sizes of blocks are rounded up to it
-  static constexpr Bytes kSlab = MiB(128);
+  static constexpr Bytes kSlab = MiB(64);
 
   struct Block {
     std::byte* data = nullptr;

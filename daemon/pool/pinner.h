@@ -37,8 +37,8 @@ class Pinner {
   struct Options {
     int numa_node = -1;                // whose CPUs populate; -1: any
     int threads = 0;                   // that populate; 0: as many as serve, at most 16
-    Duration breath = std::chrono::microseconds(300);  // after each registration
-    Duration pause = milliseconds(2);                  // after each one in the background
+    Duration breath = std::chrono::microseconds(150);  // after each registration
+    Duration pause = milliseconds(1);                  // after each one in the background
     Duration retry = seconds(30);      // in the background after a refusal; doubles, to 10 minutes
     // What can still be taken from the system, asked before each slab; none: not asked. An error
     // stands for enough.

@@ -111,7 +111,7 @@ TEST_F(PinnerTest, PopulatesAheadButNotEverything) {
 TEST_F(PinnerTest, pinning_does_not_stall_the_node) {
   EXPECT_LE(HostPool::kSlab, MiB(256));
   Pinner::Options options;
-  EXPECT_GE(options.pause, milliseconds(2));
+  EXPECT_GE(options.pause, milliseconds(1));
   options.pause = kNever;
   Pinner pinner(driver_, *memory_, std::move(options));
   pinner.StartBackground();

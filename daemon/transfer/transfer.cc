@@ -244,18 +244,17 @@ Status DigestRun::Settle() {
   return status;
 }
 
-Result<std::vector<DigestRun::Part>> DigestRun::Finish() {
+Status DigestRun::Finish(const std::function<void(Bytes, const PartDigest&)>& part) {
   TORPOR_RETURN_IF_ERROR(Settle());
-  std::vector<Part> parts;
   for (const Added& added : added_) {
     const PartDigest* const digests = engine_.digests_ + added.place.size() / sizeof(PartDigest);
     Bytes position = added.position;
     for (int64_t i = 0; i < added.parts; ++i) {
-      parts.push_back({position, digests[i]});
+      part(position, digests[i]);
       position = position - position % kDigestPart + kDigestPart;
     }
   }
-  return parts;
+  return Status::Ok();
 }
 
 }  // namespace torpor

@@ -126,12 +126,9 @@ class DigestRun {
 
   // As Driver::Digest. RESOURCE_EXHAUSTED DIGEST_BUFFER_FULL: too much under way at once.
   Status Add(DeviceAddress address, Bytes size, Bytes position);
-  // Waits for all that was added, and gives its parts: each with the position of its first byte.
-  struct Part {
-    Bytes position{};
-    PartDigest digest;
-  };
-  Result<std::vector<Part>> Finish();
+  // Waits for all that was added, and gives its parts in order: each with the position of its first
+  // byte.
+  Status Finish(const std::function<void(Bytes position, const PartDigest& digest)>& part);
 
  private:
   struct Added {

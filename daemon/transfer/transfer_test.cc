@@ -113,16 +113,17 @@ TEST_F(TransferEngineTest, DigestsByPosition) {
   DigestRun run(*engine_);
   ASSERT_THAT(run.Add(mappings_[3]->address(), kPart, position), IsOk());
   ASSERT_THAT(run.Add(mappings_[1]->address(), KiB(64), Bytes(0)), IsOk());
-  const auto parts = run.Finish();
-  ASSERT_THAT(parts, IsOk());
+  std::vector<std::pair<Bytes, PartDigest>> parts;
+  ASSERT_THAT(run.Finish([&](Bytes at, const PartDigest& part) { parts.emplace_back(at, part); }),
+              IsOk());
   const int64_t of_first = DigestParts(kPart, position);
-  ASSERT_EQ(static_cast<int64_t>(parts->size()), of_first + 1);
-  EXPECT_EQ((*parts)[0].position, position);
-  EXPECT_EQ((*parts)[1].position, kDigestPart * 6);
+  ASSERT_EQ(static_cast<int64_t>(parts.size()), of_first + 1);
+  EXPECT_EQ(parts[0].first, position);
+  EXPECT_EQ(parts[1].first, kDigestPart * 6);
   PartDigest sum;
-  for (int64_t i = 0; i < of_first; ++i) sum += (*parts)[static_cast<size_t>(i)].digest;
+  for (int64_t i = 0; i < of_first; ++i) sum += parts[static_cast<size_t>(i)].second;
   EXPECT_EQ(sum, DigestBytes(&host_[kPart.size() * 3], kPart, position));
-  EXPECT_EQ(parts->back().digest, DigestBytes(&host_[kPart.size()], KiB(64), Bytes(0)));
+  EXPECT_EQ(parts.back().second, DigestBytes(&host_[kPart.size()], KiB(64), Bytes(0)));
 }
 
 TEST_F(TransferEngineTest, RunsThatAreDroppedLeaveNothing) {
