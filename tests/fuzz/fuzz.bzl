@@ -1,6 +1,6 @@
 """fuzz_target: a libFuzzer target whose corpus is a test, too."""
 
-def fuzz_target(name, srcs, deps, corpus, size = "small"):
+def fuzz_target(name, srcs, deps, corpus, size = "small", test_tags = []):
     """Declares <name>, for --config=fuzz only, and <name>_corpus_test, for any compiler.
 
     Args:
@@ -9,6 +9,7 @@ def fuzz_target(name, srcs, deps, corpus, size = "small"):
       deps: as usual.
       corpus: a folder of this package.
       size: of the test.
+      test_tags: of the test.
     """
     native.cc_binary(
         name = name,
@@ -24,5 +25,6 @@ def fuzz_target(name, srcs, deps, corpus, size = "small"):
         srcs = srcs + ["replay.cc"],
         args = [native.package_name() + "/" + corpus],
         data = native.glob([corpus + "/*"]),
+        tags = test_tags,
         deps = deps,
     )
