@@ -58,8 +58,11 @@ class ChunkDigests {
  public:
   explicit ChunkDigests(TransferEngine& engine) : run_(engine) {}
 
-  // Pieces in ascending order, all those of a chunk. Errors as DigestRun::Add.
+  // Pieces in ascending order, all those of a chunk. Begins with those that do not continue what was
+  // added before. Errors as DigestRun::Add.
   Status Add(const Piece& piece);
+  // Begins with all that was added.
+  Status Flush();
   // Waits for all, and gives the digest of each chunk.
   Result<std::vector<std::pair<ImageChunk*, PartDigest>>> Finish();
 
@@ -68,7 +71,6 @@ class ChunkDigests {
     Bytes position{};  // of the chunk's first piece
     ImageChunk* chunk = nullptr;
   };
-  Status Flush();
 
   DigestRun run_;
   std::vector<Begin> chunks_;  // in ascending order

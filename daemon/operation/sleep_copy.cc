@@ -39,6 +39,7 @@ class UnknownChunks final : public StepSource {
       TORPOR_RETURN_IF_ERROR(
           context_.images.pool().AwaitPinned(gathered_->host, gathered_->size, wanted_));
     }
+    if (digest_status_.ok()) digest_status_ = digests_.back()->Flush();
     step = *std::exchange(gathered_, std::nullopt);
     return Next::kStep;
   }
@@ -50,7 +51,10 @@ class UnknownChunks final : public StepSource {
       const auto digests = of_arena->Finish();
       digest_status_ = digests.status();
       if (!digests.ok()) break;
-      for (const auto& [chunk, digest] : *digests) chunk->digest = digest;
+      for (const auto& [chunk, digest] : *digests) {
+        chunk->digest = digest;
+        chunk->fresh = true;
+      }
     }
     if (!digest_status_.ok()) log::Warning("no digest of what was copied: {}", digest_status_);
   }
@@ -252,7 +256,9 @@ Status TakeImages(const OperationContext& context, const std::string& reservatio
     if (image == nullptr) return Status::Ok();
     TORPOR_ASSIGN_OR_RETURN(Draw room, draw(segment));
     segment.reused = context.images.Hold(*image, room);
-    if (segment.reused) segment.image = image;
+    if (!segment.reused) return Status::Ok();
+    segment.image = image;
+    for (ImageChunk& chunk : image->chunks()) chunk.fresh = false;
     return Status::Ok();
   }));
   std::vector<HostPool::Block> blocks;
@@ -273,6 +279,9 @@ void ReturnImages(const OperationContext& context, Plan& plan) {
   for (PlannedArena& arena : plan.arenas) {
     for (PlannedSegment& segment : arena.segments) {
       if (!std::exchange(segment.reused, false)) continue;
+      for (ImageChunk& chunk : segment.image->chunks()) {
+        if (chunk.fresh) chunk.digest.reset();
+      }
       context.images.Retire(*segment.image);
     }
   }
@@ -280,6 +289,7 @@ void ReturnImages(const OperationContext& context, Plan& plan) {
 
 Status CopyToImages(const OperationContext& context, const SleepSpec& spec, Plan& plan,
                     OperationReport& report, WorkerOutcome& outcome) {
+  const TransferEngine::Interrupt wanted = [&] { return CheckWanted(spec.deadline, spec.cancel); };
   {
     const PhaseTimer timer(&outcome.times.digest);
     Result<Bytes> same = CompareChunks(context, plan);
@@ -291,13 +301,13 @@ Status CopyToImages(const OperationContext& context, const SleepSpec& spec, Plan
       report.Arrived(*same);
       outcome.unchanged = *same;
     } else {
+      TORPOR_RETURN_IF_ERROR(wanted());
       log::Warning("worker {}: no digests, so everything is copied: {}", outcome.name,
                    same.status());
       ForgetDigests(plan);
     }
   }
   const PhaseTimer timer(&outcome.times.copy);
-  const TransferEngine::Interrupt wanted = [&] { return CheckWanted(spec.deadline, spec.cancel); };
   UnknownChunks unknown(context, plan, wanted, report, outcome.times.handles);
   TORPOR_RETURN_IF_ERROR(context.transfer->ToHost(unknown, spec.priority, wanted, [&](Bytes size) {
     report.Arrived(size);

@@ -36,7 +36,7 @@ Result<std::shared_ptr<Image>> ImageStore::Create(Bytes size, Draw draw) {
     if (blocks.ok()) {
       return std::shared_ptr<Image>(new Image(*this, size, *std::move(blocks), std::move(draw)));
     }
-    if (blocks.status().reason() != "HOST_POOL_EXHAUSTED" || !TakeOldest(size)) {
+    if (blocks.status().reason() != "HOST_POOL_EXHAUSTED" || !MakeRoom(size)) {
       return blocks.status();
     }
   }
@@ -61,10 +61,12 @@ void ImageStore::Retire(Image& image) {
   draw = std::move(image.draw_);
 }
 
-bool ImageStore::TakeOldest(Bytes size) {
+bool ImageStore::MakeRoom(Bytes size) {
   MutexLock lock(mutex_);
   const HostPool::Stats pool = pool_.stats();
-  if (clean_.empty() || pool.budget - pool.used + clean_bytes_ < size) return false;
+  const Bytes left = pool.budget - pool.used;
+  if (left >= size) return true;  // by now
+  if (clean_.empty() || left + clean_bytes_ < size) return false;
   Image& image = *clean_.front();
   clean_.pop_front();
   clean_bytes_ -= image.stored_;

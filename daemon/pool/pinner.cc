@@ -270,6 +270,7 @@ void Pinner::Leave(size_t slab) {
   ++version_;
   changed_.NotifyAll();
   to_populate_.NotifyAll();
+  to_register_.NotifyOne();  // what it passed over for one that is demanded
 }
 
 void Pinner::Registered(size_t slab) {

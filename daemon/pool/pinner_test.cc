@@ -200,6 +200,23 @@ TEST_F(PinnerTest, ARefusalDropsDemandsThatNobodyWaitsFor) {
   EXPECT_FALSE(pinner.IsPinned(7));
 }
 
+TEST_F(PinnerTest, TheBackgroundGoesOnAfterADemandThatIsRefused) {
+  std::atomic<bool> refuse = false;
+  Pinner::Options options;
+  options.threads = 2;
+  options.pause = milliseconds(100);
+  options.retry = milliseconds(20);
+  options.available = [&] { return Result<Bytes>(refuse ? Bytes(0) : GiB(1)); };
+  Pinner pinner(driver_, *memory_, std::move(options));
+  pinner.StartBackground();
+  // Then those that come next are populated, and rest.
+  Eventually([&] { return pinner.stats().pinned >= kSlab; });
+  refuse = true;
+  (void)pinner.Await(kSlabs - 1, nullptr);
+  refuse = false;
+  Eventually([&] { return pinner.stats().pinned == kSlab * kSlabs; });
+}
+
 TEST_F(PinnerTest, TheBackgroundGoesOnAfterASuccess) {
   Pinner::Options options;
   options.retry = kNever;

@@ -14,6 +14,8 @@ namespace {
 // they are; no more, so that who comes with a higher priority does not wait long.
 constexpr Bytes kBytesInFlight = kMaxCopyStep * 3;
 constexpr int kStepsInFlight = 64;
+// How often who waits for its turn asks whether it is still wanted.
+constexpr Duration kPoll = milliseconds(5);
 // For 256 GiB.
 constexpr Bytes kDigestBuffer = MiB(16);
 
@@ -61,37 +63,48 @@ class TransferEngine::Run {
     Bytes size;
   };
 
-  // False if one of our own steps failed meanwhile.
+  // False if it does not go on: one of our own steps failed meanwhile, or nobody wants it any more.
   bool TakeTurn(Bytes size) {
-    while (!TakeTurnOrLeave(size)) {
-      WaitOldest();
+    for (;;) {
+      switch (WaitForTurn(size)) {
+        case Turn::kTaken:
+          return true;
+        case Turn::kOursAreInFlight:
+          WaitOldest();
+          break;
+        case Turn::kNotYet:
+          if (status_.ok()) status_ = interrupt_();
+          break;
+      }
       if (status_.ok()) continue;
       MutexLock lock(direction_.mutex);
       direction_.ready.erase(rank_);
       direction_.changed.NotifyAll();
       return false;
     }
-    return true;
   }
 
-  // False if all that may be in flight is, and some of it ours: nobody else waits for that.
-  bool TakeTurnOrLeave(Bytes size) {
+  enum class Turn { kTaken, kOursAreInFlight, kNotYet };
+  // kOursAreInFlight: all that may be in flight is, and nobody else waits for some of it.
+  Turn WaitForTurn(Bytes size) {
+    const TimePoint until = std::chrono::steady_clock::now() + kPoll;
     MutexLock lock(direction_.mutex);
     direction_.ready.insert(rank_);
     for (;;) {
       const bool full =
           direction_.steps_in_flight >= kStepsInFlight ||
           (direction_.steps_in_flight > 0 && direction_.bytes_in_flight + size > kBytesInFlight);
-      if (full && !in_flight_.empty()) return false;
+      if (full && !in_flight_.empty()) return Turn::kOursAreInFlight;
       if (!full && !direction_.queuing && *direction_.ready.begin() == rank_) break;
-      direction_.changed.Wait(direction_.mutex);
+      if (std::chrono::steady_clock::now() >= until) return Turn::kNotYet;
+      direction_.changed.WaitUntil(direction_.mutex, until);
     }
     direction_.ready.erase(rank_);
     direction_.queuing = true;
     ++direction_.steps_in_flight;
     direction_.bytes_in_flight += size;
     direction_.changed.NotifyAll();
-    return true;
+    return Turn::kTaken;
   }
 
   void Queue(const CopyStep& step) {
@@ -215,9 +228,8 @@ DigestRun::~DigestRun() {
 }
 
 Status DigestRun::Add(DeviceAddress address, Bytes size, Bytes position) {
-  const int64_t first = position.value() / kDigestPart.value();
-  const int64_t last = (position + size).value() - 1;
-  const int64_t parts = last / kDigestPart.value() - first + 1;
+  if (size == Bytes(0)) return Status::Ok();
+  const int64_t parts = DigestParts(size, position);
   const Bytes room(parts * Bytes(sizeof(PartDigest)).value());
   std::optional<Bytes> place;
   {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "daemon/memory/range_set.h"
+#include "lib/base/clock.h"
 #include "lib/base/mutex.h"
 #include "lib/base/status.h"
 #include "lib/base/units.h"
@@ -51,7 +52,7 @@ class TransferEngine {
   TransferEngine(const TransferEngine&) = delete;
   TransferEngine& operator=(const TransferEngine&) = delete;
 
-  // Says when to stop and why; OK: go on. Called before each step.
+  // Says when to stop and why; OK: go on. Called before each step, and while it waits for its turn.
   using Interrupt = std::function<Status()>;
   // Called after each step that arrived, with its size.
   using Arrived = std::function<void(Bytes)>;

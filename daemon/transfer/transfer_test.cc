@@ -168,6 +168,21 @@ TEST_F(TransferEngineTest, WaitsForASourceWithNothingInFlight) {
   EXPECT_TRUE(host_ == back_);
 }
 
+TEST_F(TransferEngineTest, WhoWaitsForItsTurnCanBeInterrupted) {
+  std::vector<CopyStep> many;
+  for (int i = 0; i < 16; ++i) {
+    for (const CopyStep& step : Steps(back_)) many.push_back(step);
+  }
+  driver_.StopAt(CallKind::kWaitEvent, 1);
+  std::thread first([&] { EXPECT_THAT(ToHost(many), IsOk()); });
+  ASSERT_TRUE(driver_.WaitUntilStopped(Clock::Real().Now() + seconds(20)));
+  int asked = 0;
+  const Status stop = DeadlineExceeded("STOP", "enough");
+  EXPECT_EQ(ToHost(Steps(back_), [&] { return ++asked <= 3 ? Status::Ok() : stop; }), stop);
+  driver_.Continue();
+  first.join();
+}
+
 // Of operations that are ready the one of higher priority goes first.
 TEST_F(TransferEngineTest, HigherPriorityGoesFirst) {
   std::vector<CopyStep> many;
