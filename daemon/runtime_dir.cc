@@ -91,7 +91,8 @@ Result<UniqueFd> LockDevice(const std::string& device) {
   if (errno != EADDRINUSE) return ErrnoStatus(errno, "lock device " + device);
   return FailedPrecondition("DAEMON_ALREADY_RUNNING",
                             "another daemon of this machine, with another runtime directory, "
-                            "serves device " + device)
+                            "serves device " +
+                                device)
       .With("device", device);
 }
 

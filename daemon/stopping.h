@@ -6,9 +6,7 @@
 namespace torpor {
 
 // What whoever still wants something of a daemon that ends is told.
-inline Status DaemonStopping() {
-  return Unavailable("DAEMON_STOPPING", "the daemon is stopping");
-}
+inline Status DaemonStopping() { return Unavailable("DAEMON_STOPPING", "the daemon is stopping"); }
 
 }  // namespace torpor
 

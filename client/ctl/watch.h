@@ -12,7 +12,8 @@
 
 namespace torpor::ctl {
 
-// Prints events until a signal (BlockStopSignals) or the command's timeout (OK), or the daemon ends the call.
+// Prints events until a signal (BlockStopSignals) or the command's timeout (OK), or the daemon ends
+// the call.
 grpc::Status RunWatch(v1::MemoryService::Stub& stub, const Command& command);
 
 // Draws a line of progress on standard error while it lives, if that is a terminal; otherwise, or

@@ -88,7 +88,7 @@ class Core final : public WorkerServer::Handler {
     std::function<Result<Bytes>()> available_memory;
     Bytes safety_reserve{};
     bool require_reservation = false;
-    bool verify_images = false;  // trust no digest
+    bool verify_images = false;             // trust no digest
     Duration worker_deadline = seconds(5);  // for each answer of a worker
     size_t event_capacity = EventLog::kCapacity;
   };

@@ -23,7 +23,9 @@ namespace torpor {
 // it.
 class Arena {
  public:
-  Arena(std::string tag, Bytes size) : tag_(std::move(tag)), size_(size) { free_.Put(Bytes(0), size); }
+  Arena(std::string tag, Bytes size) : tag_(std::move(tag)), size_(size) {
+    free_.Put(Bytes(0), size);
+  }
 
   const std::string& tag() const { return tag_; }
   Bytes size() const { return size_; }

@@ -13,8 +13,8 @@
 
 namespace torpor {
 
-// The most that one extent holds. Creating, exporting, mapping and releasing cost by the extent, and
-// more while copies run (docs/design.md).
+// The most that one extent holds. Creating, exporting, mapping and releasing cost by the extent,
+// and more while copies run (docs/design.md).
 constexpr Bytes kMaxExtent = GiB(1);
 
 // Those of RLIMIT_NOFILE that extents leave to connections and everything else.
@@ -41,7 +41,8 @@ class Extent {
   Bytes end() const { return offset_ + size_; }
   int fd() const { return fd_.get(); }
 
-  // The address of the daemon's own mapping, made at the first call and kept. Blocks for the driver.
+  // The address of the daemon's own mapping, made at the first call and kept. Blocks for the
+  // driver.
   Result<DeviceAddress> MapForCopy() EXCLUDES(mutex_);
 
   // Ends that mapping, which nothing may use any more.

@@ -58,8 +58,8 @@ class ChunkDigests {
  public:
   explicit ChunkDigests(TransferEngine& engine) : run_(engine) {}
 
-  // Pieces in ascending order, all those of a chunk. Begins with those that do not continue what was
-  // added before. Errors as DigestRun::Add.
+  // Pieces in ascending order, all those of a chunk. Begins with those that do not continue what
+  // was added before. Errors as DigestRun::Add.
   Status Add(const Piece& piece);
   // Begins with all that was added.
   Status Flush();

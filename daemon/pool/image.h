@@ -29,11 +29,11 @@ struct ImageChunk {
   Bytes offset{};  // in the segment
   Bytes length{};  // bytes of the segment
   Encoding encoding = Encoding::kPlain;
-  // Of the bytes stored, by their position in the segment's arena; absent ("unknown") from before the
-  // first overwritten byte until the copy has arrived.
+  // Of the bytes stored, by their position in the segment's arena; absent ("unknown") from before
+  // the first overwritten byte until the copy has arrived.
   std::optional<PartDigest> digest;
-  // Copied by the sleep that holds the image. Copy and digest read device memory one after the other:
-  // if that sleep is taken back, nobody vouches for their being of the same bytes.
+  // Copied by the sleep that holds the image. Copy and digest read device memory one after the
+  // other: if that sleep is taken back, nobody vouches for their being of the same bytes.
   bool fresh = false;
 };
 
@@ -98,8 +98,8 @@ class ImageStore {
 
  private:
   friend class Image;
-  // Takes the bytes of the least recently used clean image, unless there is room for `size`; false if
-  // there is none, or if all of them together do not make that room.
+  // Takes the bytes of the least recently used clean image, unless there is room for `size`; false
+  // if there is none, or if all of them together do not make that room.
   bool MakeRoom(Bytes size) EXCLUDES(mutex_);
   void End(Image& image) EXCLUDES(mutex_);
 

@@ -35,11 +35,11 @@ namespace torpor {
 class Pinner {
  public:
   struct Options {
-    int numa_node = -1;                // whose CPUs populate; -1: any
-    int threads = 0;                   // that populate; 0: as many as serve, at most 16
+    int numa_node = -1;  // whose CPUs populate; -1: any
+    int threads = 0;     // that populate; 0: as many as serve, at most 16
     Duration breath = std::chrono::microseconds(150);  // after each registration
     Duration pause = milliseconds(1);                  // after each one in the background
-    Duration retry = seconds(30);      // in the background after a refusal; doubles, to 10 minutes
+    Duration retry = seconds(30);  // in the background after a refusal; doubles, to 10 minutes
     // What can still be taken from the system, asked before each slab; none: not asked. An error
     // stands for enough.
     std::function<Result<Bytes>()> available;
@@ -148,9 +148,9 @@ class Pinner {
   bool background_ GUARDED_BY(mutex_) = false;
   TimePoint breathe_until_ GUARDED_BY(mutex_);  // nothing is registered before
   TimePoint rest_until_ GUARDED_BY(mutex_);     // nor in the background
-  TimePoint retry_at_ GUARDED_BY(mutex_);    // nothing is begun in the background before
-  Duration retry_after_ GUARDED_BY(mutex_);  // how long, at the next refusal
-  bool logged_ GUARDED_BY(mutex_) = false;   // that the system refuses
+  TimePoint retry_at_ GUARDED_BY(mutex_);       // nothing is begun in the background before
+  Duration retry_after_ GUARDED_BY(mutex_);     // how long, at the next refusal
+  bool logged_ GUARDED_BY(mutex_) = false;      // that the system refuses
   Status last_error_ GUARDED_BY(mutex_);
   bool stop_ GUARDED_BY(mutex_) = false;
   std::vector<std::thread> running_ GUARDED_BY(mutex_);

@@ -8,8 +8,8 @@
 namespace torpor {
 
 // How long an operation may take whose RPC ends at `deadline`: what is left of it without a margin
-// (a quarter, at most 100 ms), in which the answer travels. `none` when the RPC has no deadline; not
-// below zero and not above a year.
+// (a quarter, at most 100 ms), in which the answer travels. `none` when the RPC has no deadline;
+// not below zero and not above a year.
 Duration OperationTime(gpr_timespec deadline, Duration none);
 
 }  // namespace torpor

@@ -22,9 +22,9 @@
 
 namespace torpor {
 
-// Accepts workers on the worker socket. The acceptor waits for the Hello of all connections; one that
-// has said it gets a thread, which reads its frames. A connection that says anything else first, or
-// nothing for five seconds, or nothing while many others come, is closed. Thread-safe.
+// Accepts workers on the worker socket. The acceptor waits for the Hello of all connections; one
+// that has said it gets a thread, which reads its frames. A connection that says anything else
+// first, or nothing for five seconds, or nothing while many others come, is closed. Thread-safe.
 class WorkerServer {
  public:
   class Handler {
@@ -42,8 +42,8 @@ class WorkerServer {
   };
 
   struct Limits {
-    size_t silent = 16;      // connections that have not said Hello
-    size_t workers = 1024;   // those that have
+    size_t silent = 16;        // connections that have not said Hello
+    size_t workers = 1024;     // those that have
     int64_t descriptors = 16;  // that workers' connections leave to others
     Tasks::Starter start_thread = StartThread;
   };

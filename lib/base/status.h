@@ -113,10 +113,10 @@ class [[nodiscard]] Result {
   std::optional<T> value_;
 };
 
-#define TORPOR_RETURN_IF_ERROR(expr)                     \
-  do {                                                   \
-    ::torpor::Status torpor_status_ = (expr);            \
-    if (!torpor_status_.ok()) return torpor_status_;     \
+#define TORPOR_RETURN_IF_ERROR(expr)                 \
+  do {                                               \
+    ::torpor::Status torpor_status_ = (expr);        \
+    if (!torpor_status_.ok()) return torpor_status_; \
   } while (false)
 
 #define TORPOR_CONCAT_INNER_(a, b) a##b

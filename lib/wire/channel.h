@@ -20,8 +20,8 @@ namespace torpor::wire {
 // One end of the worker socket: asks the peer and matches its answers, hands the peer's requests to
 // a handler. Thread-safe.
 //
-// The channel ends at the end of the stream, at a frame that cannot be trusted, or by End; from then
-// on everything fails with UNAVAILABLE and the reason that the constructor was given.
+// The channel ends at the end of the stream, at a frame that cannot be trusted, or by End; from
+// then on everything fails with UNAVAILABLE and the reason that the constructor was given.
 class Channel {
  public:
   // Called by the thread in Run.

@@ -87,7 +87,8 @@ struct HelloReply {
 struct Allocate {
   std::string tag;
   Bytes size{};  // any positive number; rounded up
-  int64_t timeout_ms = 0;  // how long to wait for memory; 0: refused at once, -1: as long as it takes
+  int64_t timeout_ms =
+      0;  // how long to wait for memory; 0: refused at once, -1: as long as it takes
   template <class A>
   void Fields(A& a) {
     a(tag, size, timeout_ms);
@@ -122,8 +123,8 @@ struct Free {
     a(segment);
   }
 };
-// `unmap`: extents that nothing lives in any more; the worker unmaps them and says Freed. Empty when
-// the segment slept, shares its extents, or is under an operation that will finish the job.
+// `unmap`: extents that nothing lives in any more; the worker unmaps them and says Freed. Empty
+// when the segment slept, shares its extents, or is under an operation that will finish the job.
 struct FreeReply {
   Status status;
   std::vector<Extent> unmap;
@@ -255,8 +256,8 @@ struct UnmapRequest {
     a(operation, tag, extents);
   }
 };
-// Import and map these extents, a descriptor for each; those that are mapped are passed over. All or
-// none of one request.
+// Import and map these extents, a descriptor for each; those that are mapped are passed over. All
+// or none of one request.
 struct MapRequest {
   OperationId operation;
   std::string tag;

@@ -182,8 +182,8 @@ void CoreFixture::ExpectBooksAgree() {
   EXPECT_EQ(resident, usage.budget.resident);
   EXPECT_EQ(host, usage.pool.used);
   EXPECT_EQ(static_cast<size_t>(extents), keeper_.extents());
-  EXPECT_EQ(usage.budget.total, usage.budget.free + usage.budget.resident + usage.budget.context +
-                                    usage.budget.other);
+  EXPECT_EQ(usage.budget.total,
+            usage.budget.free + usage.budget.resident + usage.budget.context + usage.budget.other);
   EXPECT_GE(usage.budget.other, Bytes(0));
   EXPECT_EQ(usage.budget.pending, Bytes(0));
   const auto measured = device_->GetMemoryInfo();

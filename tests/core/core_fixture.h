@@ -68,8 +68,7 @@ class CoreFixture : public ::testing::Test {
   static TimePoint In(Duration duration) { return std::chrono::steady_clock::now() + duration; }
   Result<std::vector<WorkerOutcome>> Sleep(const Selector& selector, int32_t level = 1,
                                            Duration timeout = seconds(30));
-  Result<std::vector<WorkerOutcome>> Wake(const Selector& selector,
-                                          Duration timeout = seconds(30));
+  Result<std::vector<WorkerOutcome>> Wake(const Selector& selector, Duration timeout = seconds(30));
   static Selector All();
   static Selector Only(const TestWorker& worker, std::vector<std::string> tags = {});
 

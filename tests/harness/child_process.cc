@@ -47,8 +47,8 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::Start(const Options& options
   TORPOR_ASSIGN_OR_RETURN(Pipe output, MakePipe());
   UniqueFd errors;
   if (!options.error_file.empty()) {
-    errors.Reset(
-        ::open(options.error_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | O_CLOEXEC, 0644));
+    errors.Reset(::open(options.error_file.c_str(),
+                        O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | O_CLOEXEC, 0644));
     if (!errors.valid()) return ErrnoStatus(errno, "open " + options.error_file);
   }
   std::vector<std::string> command = options.command;

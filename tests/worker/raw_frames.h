@@ -14,8 +14,8 @@ namespace torpor {
 //   empty short long magic version length huge fds fewer_fds unsealed payload type answer
 std::string SendBadFrame(const std::string& path, const std::string& kind, bool after_hello);
 
-// Allocates `size` on a connection of its own, ends the connection, and keeps the descriptors of the
-// memory until this process ends: "ok COUNT", or "error ...".
+// Allocates `size` on a connection of its own, ends the connection, and keeps the descriptors of
+// the memory until this process ends: "ok COUNT", or "error ...".
 std::string HoldMemory(const std::string& path, Bytes size);
 
 }  // namespace torpor
