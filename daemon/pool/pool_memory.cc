@@ -198,23 +198,29 @@ Bytes PoolMemory::size(size_t slab) const {
 }
 
 Status PoolMemory::Populate(size_t slab, Bytes offset, Bytes size) const {
-  std::byte* const from = data(slab) + offset.value();
-  int error = 0;
-  do {
-    error = ::madvise(from, size.size(), MADV_POPULATE_WRITE) == 0 ? 0 : errno;
-  } while (error == EINTR || error == EAGAIN);
-  if (error == 0) return Status::Ok();
-  if (error == EINVAL) {  // before Linux 5.14
-    const int64_t page = ::sysconf(_SC_PAGESIZE);
-    for (int64_t at = 0; at < size.value(); at += page) {
-      auto* const byte = const_cast<volatile std::byte*>(from + at);
-      *byte = *byte;
+  std::byte* const end = data(slab) + (offset + size).value();
+  for (std::byte* at = data(slab) + offset.value(); at < end;) {
+    // A touch brings a huge page, and new memory may be slow to come. It holds only the lock of
+    // this mapping (from Linux 6.7 on), where madvise holds that of all the process' addresses,
+    // which malloc needs, too.
+    auto* const byte = reinterpret_cast<volatile std::byte*>(at);
+    *byte = *byte;
+    const auto length = std::min<size_t>(kHugePage.size(), end - at);
+    int error = 0;
+    do {
+      error = ::madvise(at, length, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+    } while (error == EINTR || error == EAGAIN);
+    if (error == EINVAL) {  // before Linux 5.14
+      const int64_t page = ::sysconf(_SC_PAGESIZE);
+      for (size_t i = 0; i < length; i += page) byte[i] = byte[i];
+    } else if (error != 0) {
+      return ResourceExhausted("HOST_MEMORY_EXHAUSTED", "the system gives no more host memory")
+          .With("requested_bytes", size.value())
+          .With("errno", error);
     }
-    return Status::Ok();
+    at += length;
   }
-  return ResourceExhausted("HOST_MEMORY_EXHAUSTED", "the system gives no more host memory")
-      .With("requested_bytes", size.value())
-      .With("errno", error);
+  return Status::Ok();
 }
 
 void PoolMemory::Drop(size_t slab) const {
