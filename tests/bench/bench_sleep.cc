@@ -101,6 +101,7 @@ class Benchmark {
 
  private:
   Status MeasureLink();
+  Status MeasureHandles();
   Status Touch();
   // Records what the daemon says about the device.
   Status Describe();
@@ -129,6 +130,15 @@ Status Benchmark::MeasureLink() {
   std::printf(
       "\nLink, pinned memory: %.2f GB/s to the host, %.2f to the device, %.2f both at once\n",
       best("d2h"), best("h2d"), best("duplex"));
+  return Status::Ok();
+}
+
+Status Benchmark::MeasureHandles() {
+  TORPOR_ASSIGN_OR_RETURN(const auto role,
+                          RoleProcess::Start("handles", {flags_.run.daemon.driver}));
+  TORPOR_ASSIGN_OR_RETURN(const std::string answer, role->ReadAnswer());
+  TORPOR_RETURN_IF_ERROR(role->Stop());
+  json_["handles"] = Json::parse(answer);
   return Status::Ok();
 }
 
@@ -189,6 +199,7 @@ Status Benchmark::Run() {
     std::fflush(stdout);
   };
   if (!flags_.no_link) part("link", MeasureLink());
+  part("handles", MeasureHandles());
   if (!flags_.no_touch) part("touch", Touch());
   if (!flags_.no_pinning) {
     part("pinning", MeasurePinning(flags_.run, flags_.pinning_pool, json_["pinning"]));
@@ -206,11 +217,8 @@ Status Benchmark::Run() {
 
 int RunRole(const std::string& role, const std::vector<std::string>& arguments) {
   static const std::map<std::string, int (*)(const std::vector<std::string>&)> kRoles = {
-      {"worker", RunWorker},
-      {"link", RunLink},
-      {"query", RunQuery},
-      {"touch", RunTouch},
-      {"neighbour", RunNeighbour}};
+      {"worker", RunWorker}, {"link", RunLink},   {"handles", RunHandles},
+      {"query", RunQuery},   {"touch", RunTouch}, {"neighbour", RunNeighbour}};
   const auto found = kRoles.find(role);
   return found == kRoles.end() ? 2 : found->second(arguments);
 }

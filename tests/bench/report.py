@@ -208,6 +208,16 @@ def peer_table(data):
     return table(head, rows, 2)
 
 
+def handle_table(data):
+    operations = ("create", "export", "import", "map", "set_access", "unmap", "release")
+    rows = [
+        [f"{sizes['bytes'] / MIB:g} MiB"]
+        + [f"{sizes[f'{name}_us']:.1f} ({sizes[f'{name}_first_us']:.0f})" for name in operations]
+        for sizes in data["handles"]
+    ]
+    return table(("handle", *[name.replace("_", " ") for name in operations]), rows)
+
+
 def markdown(data):
     lines = [
         f"# Sleep and wake: {data['gpu']}, driver {data['driver'] or 'unknown'}",
@@ -227,6 +237,16 @@ def markdown(data):
     lines += ["", "## Goals", "", *goal_table(data)]
     if data.get("peers"):
         lines += ["", "## Peers", "", *peer_table(data)]
+    if "handles" in data:
+        lines += [
+            "",
+            "## Handles",
+            "",
+            "Microseconds that the driver takes for one, medians and in brackets the first, in a"
+            " process of its own with nothing else going on.",
+            "",
+            *handle_table(data),
+        ]
     pinning = data.get("pinning") or {}
     if "gib_per_s" in pinning:
         quiet = pinning["afterwards"]

@@ -31,6 +31,10 @@ int RunWorker(const std::vector<std::string>& arguments);
 //   ok {"d2h": {...}, "h2d": {...}, "duplex": {...}} in GB/s by the size of a step
 int RunLink(const std::vector<std::string>& arguments);
 
+// Times what the driver takes for a handle, by size; one answer without being asked: ok [{...}], in
+// microseconds, medians and the first of each size. Arguments: driver.
+int RunHandles(const std::vector<std::string>& arguments);
+
 // Queries the device's free memory all the time, with pauses of 0.2 ms.
 //   worst FROM TO  ok ms=WORST count=N, among the queries under way in this time (of the steady
 //                  clock, in nanoseconds)
