@@ -158,6 +158,11 @@ void FakeDaemon::OnRequest(net::Frame request) {
       Take<wire::SetQuiesce>(
           request, [this](const auto& message) REQUIRES(mutex_) { quiesce_ = message.quiesce; });
       return Answer(request, wire::StatusReply{});
+    case wire::Type::kSetSleepEndpoint:
+      Take<wire::SetSleepEndpoint>(request, [this](const auto& message) REQUIRES(mutex_) {
+        sleep_endpoint_ = message.endpoint;
+      });
+      return Answer(request, wire::StatusReply{});
     case wire::Type::kReport:
       Take<wire::Report>(request,
                          [this](const auto& message) REQUIRES(mutex_) { report_ = message; });
@@ -312,6 +317,10 @@ wire::Hello FakeDaemon::hello() {
 wire::Quiesce FakeDaemon::quiesce() {
   MutexLock lock(mutex_);
   return quiesce_;
+}
+std::string FakeDaemon::sleep_endpoint() {
+  MutexLock lock(mutex_);
+  return sleep_endpoint_;
 }
 wire::Report FakeDaemon::report() {
   MutexLock lock(mutex_);

@@ -67,6 +67,7 @@ class FakeDaemon : private wire::Channel::Handler {
   size_t ExtentCount();
   wire::Hello hello();
   wire::Quiesce quiesce();
+  std::string sleep_endpoint();
   wire::Report report();
   Status last_allocated();
   wire::Sleep last_sleep();
@@ -113,6 +114,7 @@ class FakeDaemon : private wire::Channel::Handler {
   bool free_names_extents_ GUARDED_BY(mutex_) = true;
   wire::Hello hello_ GUARDED_BY(mutex_);
   wire::Quiesce quiesce_ GUARDED_BY(mutex_) = wire::Quiesce::kNone;
+  std::string sleep_endpoint_ GUARDED_BY(mutex_);
   wire::Report report_ GUARDED_BY(mutex_);
   Status last_allocated_ GUARDED_BY(mutex_);
   wire::Sleep last_sleep_ GUARDED_BY(mutex_);

@@ -96,6 +96,7 @@ class Session::Impl {
   Status WorkEnd();
   Status OnPause(PauseHook::Callbacks callbacks);
   Status SetQuiesce(wire::Quiesce quiesce);
+  Status SetSleepEndpoint(const std::string& endpoint);
   template <typename Request>
   Result<wire::SleepReply> Operate(wire::Type type, const Request& request);
   Result<wire::UsageReply> Usage();
@@ -333,6 +334,13 @@ Status Session::Impl::TellQuiesce(wire::Quiesce quiesce) {
   return reply.status;
 }
 
+Status Session::Impl::SetSleepEndpoint(const std::string& endpoint) {
+  TORPOR_ASSIGN_OR_RETURN(const wire::StatusReply reply,
+                          connection_.Ask<wire::StatusReply>(wire::Type::kSetSleepEndpoint,
+                                                             wire::SetSleepEndpoint{endpoint}));
+  return reply.status;
+}
+
 template <typename Request>
 Result<wire::SleepReply> Session::Impl::Operate(wire::Type type, const Request& request) {
   TORPOR_RETURN_IF_ERROR(CheckMayWait());
@@ -424,6 +432,11 @@ Status Session::OnPause(PauseHook::Callbacks callbacks) {
 Status Session::SetQuiesce(wire::Quiesce quiesce) {
   TORPOR_RETURN_IF_ERROR(CheckProcess());
   return impl_->SetQuiesce(quiesce);
+}
+
+Status Session::SetSleepEndpoint(const std::string& endpoint) {
+  TORPOR_RETURN_IF_ERROR(CheckProcess());
+  return impl_->SetSleepEndpoint(endpoint);
 }
 
 Result<wire::SleepReply> Session::Sleep(const wire::Sleep& request) {

@@ -104,6 +104,9 @@ class Session {
   // are no callbacks.
   Status OnPause(PauseHook::Callbacks callbacks);
   Status SetQuiesce(wire::Quiesce quiesce);
+  // How this worker is put to sleep by its own means, for those who ask the daemon in vain; empty:
+  // nothing. INVALID_ARGUMENT BAD_ENDPOINT: not printable UTF-8 of at most 255 bytes.
+  Status SetSleepEndpoint(const std::string& endpoint);
 
   // This worker's own sleep and wake; block until the daemon is done.
   //   FAILED_PRECONDITION WORK_GUARD_HELD, CALLED_FROM_CALLBACK: at once, nothing was asked

@@ -217,6 +217,8 @@ TEST_F(SessionTest, UsageAndReport) {
   EXPECT_EQ(daemon_.report().reserved, MiB(4));
   EXPECT_THAT(session_->SetQuiesce(wire::Quiesce::kGuard), IsOk());
   EXPECT_EQ(daemon_.quiesce(), wire::Quiesce::kGuard);
+  EXPECT_THAT(session_->SetSleepEndpoint("POST http://localhost:8000/sleep"), IsOk());
+  EXPECT_EQ(daemon_.sleep_endpoint(), "POST http://localhost:8000/sleep");
 }
 
 TEST_F(SessionTest, WithoutADaemonResidentMemoryStays) {

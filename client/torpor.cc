@@ -342,6 +342,13 @@ int torpor_set_quiesce(torpor_session* session, int quiesce) {
   });
 }
 
+int torpor_set_sleep_endpoint(torpor_session* session, const char* endpoint) {
+  return ReturnCode([&]() -> Status {
+    TORPOR_REQUIRE(session);
+    return session->session->SetSleepEndpoint(Text(endpoint));
+  });
+}
+
 int torpor_on_pause(torpor_session* session, torpor_pause_fn pause, torpor_resume_fn resume,
                     void* user) {
   return ReturnCode([&]() -> Status {

@@ -204,6 +204,13 @@ int torpor_work_end(torpor_session* session);
 /* States how others may quiet this process; replaces what torpor_options said. */
 int torpor_set_quiesce(torpor_session* session, int quiesce /* torpor_quiesce */);
 
+/* Says how this process is put to sleep by its own means, as "POST http://host:port/sleep": for
+ * engines that bring themselves to rest. Others see it in Usage, and where their Sleep is refused
+ * because they cannot quiet this process. `endpoint`: text for people, at most 255 bytes of UTF-8
+ * without control characters; NULL or "" takes it back.
+ *   INVALID_ARGUMENT BAD_ENDPOINT */
+int torpor_set_sleep_endpoint(torpor_session* session, const char* endpoint);
+
 /* Stops whatever submits work and returns 0 when it has stopped. Another number refuses: the
  * operation fails with FAILED_PRECONDITION, reason PAUSE_REFUSED. */
 typedef int (*torpor_pause_fn)(void* user);

@@ -85,6 +85,10 @@ class Session {
   }
 
   void SetQuiesce(torpor_quiesce quiesce) { ThrowIfError(torpor_set_quiesce(get(), quiesce)); }
+  // Empty: none.
+  void SetSleepEndpoint(const std::string& endpoint) {
+    ThrowIfError(torpor_set_sleep_endpoint(get(), endpoint.c_str()));
+  }
 
   // `pause` returns whether everything has stopped. Neither may throw.
   void OnPause(std::function<bool()> pause, std::function<void()> resume) {

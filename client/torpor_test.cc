@@ -129,6 +129,16 @@ TEST_F(TorporTest, OptionsOfOtherVersions) {
   EXPECT_EQ(torpor_close(session), TORPOR_OK);
 }
 
+TEST_F(TorporTest, SleepEndpoint) {
+  Session session(options_);
+  session.SetSleepEndpoint("POST http://localhost:8000/sleep");
+  EXPECT_EQ(daemon_.sleep_endpoint(), "POST http://localhost:8000/sleep");
+  EXPECT_EQ(torpor_set_sleep_endpoint(session.get(), nullptr), TORPOR_OK);
+  EXPECT_EQ(daemon_.sleep_endpoint(), "");
+  EXPECT_EQ(torpor_set_sleep_endpoint(nullptr, "x"), TORPOR_INVALID_ARGUMENT);
+  EXPECT_EQ(Reason(), "NULL_ARGUMENT");
+}
+
 TEST_F(TorporTest, SizesZeroNegativeHuge) {
   Session session(options_);
   for (const int64_t size :

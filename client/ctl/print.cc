@@ -107,6 +107,15 @@ std::string PrintWorkers(const v1::UsageResponse& usage) {
   return "\n" + table.ToString();
 }
 
+std::string PrintEndpoints(const v1::UsageResponse& usage) {
+  Table table({"WORKER", "NAME", "SLEEPS BY ITSELF ON"});
+  for (const v1::WorkerUsage& worker : usage.workers()) {
+    if (worker.sleep_endpoint().empty()) continue;
+    table.AddRow({worker.id(), worker.name(), worker.sleep_endpoint()});
+  }
+  return table.empty() ? "" : "\n" + table.ToString();
+}
+
 std::string PrintReservations(const v1::UsageResponse& usage,
                               std::chrono::system_clock::time_point now) {
   if (usage.reservations().empty()) return "";
@@ -179,7 +188,7 @@ std::string PrintResults(const Response& response, const char* device, const cha
 
 std::string Print(const v1::UsageResponse& usage, std::chrono::system_clock::time_point now) {
   return PrintDevice(usage.device(), usage.host_pool()) + PrintWorkers(usage) +
-         PrintReservations(usage, now) + PrintQueue(usage, now);
+         PrintEndpoints(usage) + PrintReservations(usage, now) + PrintQueue(usage, now);
 }
 
 std::string Print(const v1::SleepResponse& response) {

@@ -62,6 +62,7 @@ TEST(PrintTest, Usage) {
   worker.set_pid(42);
   worker.set_quiescence(v1::QUIESCENCE_OWN_CALL);
   worker.set_operation_id("op-3");
+  worker.set_sleep_endpoint("POST http://localhost:8000/sleep");
   for (const char* name : {"weights", "kv_cache"}) {
     v1::TagUsage& tag = *worker.add_tags();
     tag.set_tag(name);
@@ -103,6 +104,9 @@ TEST(PrintTest, Usage) {
       "                                 kv_cache         2  8.00 MiB        0 B        0 B   0 B"
       "  4.00 MiB  op-3\n"
       "w-2              0  unspecified  -                0\n"
+      "\n"
+      "WORKER  NAME   SLEEPS BY ITSELF ON\n"
+      "w-1     model  POST http://localhost:8000/sleep\n"
       "\n"
       "RESERVATION  NAME     DEVICE  DRAWN  HOST  HOST DRAWN  EXPIRES   PARTS        WORKERS"
       "  KIND\n"

@@ -154,6 +154,7 @@ class Core final : public WorkerServer::Handler {
   wire::SleepReply OwnWake(WorkerId worker, const wire::WakeUp& request);
   wire::UsageReply OwnUsage(WorkerId worker);
   Status OwnQuiesce(WorkerId worker, const wire::SetQuiesce& request);
+  Status OwnSleepEndpoint(WorkerId worker, const wire::SetSleepEndpoint& request);
 
   Result<std::vector<WorkerId>> Select(const Selector& selector) const;
   void LeaveReservation(const WorkerInfo& info);

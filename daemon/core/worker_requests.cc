@@ -1,12 +1,14 @@
 // What workers ask for themselves.
 
 #include <map>
+#include <string>
 #include <utility>
 
 #include "daemon/core/core.h"
 #include "daemon/core/policy.h"
 #include "daemon/core/worker_timeout.h"
 #include "daemon/log.h"
+#include "lib/base/utf8.h"
 
 namespace torpor {
 namespace {
@@ -95,6 +97,11 @@ void Core::OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& chan
       if (message.ok()) answer(wire::StatusReply{OwnQuiesce(worker, *message)});
       return;
     }
+    case wire::Type::kSetSleepEndpoint: {
+      const auto message = decode(wire::SetSleepEndpoint());
+      if (message.ok()) answer(wire::StatusReply{OwnSleepEndpoint(worker, *message)});
+      return;
+    }
     case wire::Type::kReport: {
       const auto message = decode(wire::Report());
       if (!message.ok()) return;
@@ -176,6 +183,18 @@ Status Core::OwnQuiesce(WorkerId worker, const wire::SetQuiesce& request) {
         .With("quiesce", static_cast<int>(request.quiesce));
   }
   inventory_.UpdateWorker(worker, [&](WorkerInfo& info) { info.quiesce = request.quiesce; });
+  return Status::Ok();
+}
+
+Status Core::OwnSleepEndpoint(WorkerId worker, const wire::SetSleepEndpoint& request) {
+  const std::string& endpoint = request.endpoint;
+  if (endpoint.size() > wire::kLongestEndpoint || !IsPrintableUtf8(endpoint)) {
+    return InvalidArgument("BAD_ENDPOINT", "a sleep endpoint is at most " +
+                                               std::to_string(wire::kLongestEndpoint) +
+                                               " bytes of UTF-8 without control characters")
+        .With("length", endpoint.size());
+  }
+  inventory_.UpdateWorker(worker, [&](WorkerInfo& info) { info.sleep_endpoint = endpoint; });
   return Status::Ok();
 }
 

@@ -24,6 +24,7 @@ struct WorkerInfo {
   std::string name;
   net::PeerCredentials peer;
   wire::Quiesce quiesce = wire::Quiesce::kNone;
+  std::string sleep_endpoint;  // wire::SetSleepEndpoint
   std::string reservation;
   Bytes reported_live{-1};
   Bytes reported_reserved{-1};

@@ -1,3 +1,4 @@
+#include <string>
 #include <utility>
 
 #include "daemon/log.h"
@@ -40,6 +41,18 @@ Status QuiesceCopyUnmap(const OperationContext& context, WorkerLink& link, Opera
   return status;
 }
 
+Status NotQuiescible(const WorkerInfo& info) {
+  std::string message = "worker " + WorkerName(info.id) + " (" + info.name +
+                        ") has not said how it can be quieted: only its own call can put it to "
+                        "sleep";
+  if (!info.sleep_endpoint.empty()) message += "; ask for that by " + info.sleep_endpoint;
+  Status status = FailedPrecondition("WORKER_NOT_QUIESCIBLE", std::move(message))
+                      .With("worker", WorkerName(info.id))
+                      .With("name", info.name);
+  if (!info.sleep_endpoint.empty()) status.Add("sleep_endpoint", info.sleep_endpoint);
+  return status;
+}
+
 WorkerOutcome Run(const OperationContext& context, WorkerId worker, const SleepSpec& spec) {
   WorkerOutcome outcome;
   outcome.worker = worker;
@@ -61,13 +74,7 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const SleepS
                          plan.Sum(SegmentState::kResident, SegmentState::kDiscarded) >
                      Bytes(0);
   if (moves && !spec.own && info->quiesce == wire::Quiesce::kNone) {
-    outcome.status =
-        FailedPrecondition("WORKER_NOT_QUIESCIBLE",
-                           "worker " + WorkerName(worker) + " (" + info->name +
-                               ") has not said how it can be quieted: only its own call can put "
-                               "it to sleep")
-            .With("worker", WorkerName(worker))
-            .With("name", info->name);
+    outcome.status = NotQuiescible(*info);
   } else {
     outcome.status = TakeImages(context, info->reservation, spec, plan);
   }

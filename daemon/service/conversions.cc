@@ -120,6 +120,7 @@ void FromWorker(const WorkerStats& stats, v1::WorkerUsage& usage) {
   usage.set_uid(stats.info.peer.uid);
   usage.set_gid(stats.info.peer.gid);
   usage.set_quiescence(FromQuiesce(stats.info.quiesce));
+  usage.set_sleep_endpoint(stats.info.sleep_endpoint);
   for (const TagStats& tag : stats.tags) FromTag(tag, *usage.add_tags());
   if (stats.operation.has_value()) usage.set_operation_id(OperationName(*stats.operation));
   usage.set_reservation_id(stats.info.reservation);

@@ -216,6 +216,7 @@ TEST(ConversionsTest, Report) {
   worker.info.name = "w";
   worker.info.peer = {1, 2, 3};
   worker.info.quiesce = wire::Quiesce::kGuard;
+  worker.info.sleep_endpoint = "POST http://localhost:8000/sleep";
   worker.operation = OperationId(12);
   worker.unknown_attachment = true;
   TagStats tag;
@@ -244,6 +245,7 @@ TEST(ConversionsTest, Report) {
   EXPECT_EQ(usage.gid(), 2U);
   EXPECT_EQ(usage.pid(), 3);
   EXPECT_EQ(usage.quiescence(), v1::QUIESCENCE_GUARD);
+  EXPECT_EQ(usage.sleep_endpoint(), "POST http://localhost:8000/sleep");
   EXPECT_EQ(usage.operation_id(), "op-12");
   EXPECT_TRUE(usage.rollback_pending());
   EXPECT_EQ(usage.reported_live_bytes(), -1);

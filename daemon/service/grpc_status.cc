@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "google/rpc/error_details.pb.h"
+#include "lib/base/utf8.h"
 
 namespace torpor {
 namespace {
@@ -24,27 +25,12 @@ constexpr Limits kTrailers = {768, 64, 64, 256, 2048};
 constexpr size_t kNone = std::numeric_limits<size_t>::max();
 constexpr Limits kUnlimited = {kNone, kNone, kNone, kNone, kNone};
 
-// Length of the UTF-8 sequence that `text` starts with; 0 if it starts with none.
-size_t SequenceLength(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  if (byte(0) < 0x80) return 1;
-  const size_t length = byte(0) >= 0xf0 ? 4 : byte(0) >= 0xe0 ? 3 : 2;
-  if (byte(0) < 0xc2 || byte(0) > 0xf4 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  const bool overlong = (byte(0) == 0xe0 && byte(1) < 0xa0) || (byte(0) == 0xf0 && byte(1) < 0x90);
-  const bool surrogate = byte(0) == 0xed && byte(1) >= 0xa0;
-  const bool beyond = byte(0) == 0xf4 && byte(1) >= 0x90;
-  return overlong || surrogate || beyond ? 0 : length;
-}
-
 // Valid UTF-8 of at most `limit` bytes (which has room for kCut).
 std::string Clean(std::string_view text, size_t limit) {
   std::string clean;
   size_t fits = 0;  // as much of it leaves room for kCut
   for (size_t i = 0; i < text.size();) {
-    const size_t length = SequenceLength(text.substr(i));
+    const size_t length = Utf8SequenceLength(text.substr(i));
     if (length == 0) {
       clean += '?';
       ++i;

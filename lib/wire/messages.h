@@ -1,6 +1,7 @@
 #ifndef TORPOR_LIB_WIRE_MESSAGES_H_
 #define TORPOR_LIB_WIRE_MESSAGES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -29,6 +30,7 @@ enum class Type : uint16_t {
   kUsage = 0x124,
   kSetQuiesce = 0x126,
   kReport = 0x128,
+  kSetSleepEndpoint = 0x12a,
   // Asked by the daemon.
   kQuiesce = 0x200,
   kUnmap = 0x202,
@@ -46,6 +48,8 @@ enum class Quiesce : uint8_t {
   kGuard = 2,        // submits only inside the work guard
   kCallback = 3,     // a pause callback stops submission
 };
+
+constexpr size_t kLongestEndpoint = 255;
 
 enum class Policy : uint8_t { kKeep = 0, kOffload = 1, kDiscard = 2 };
 
@@ -218,6 +222,15 @@ struct SetQuiesce {
     a(quiesce);
   }
 };
+// How the worker is put to sleep by its own means, for people: at most kLongestEndpoint bytes of
+// UTF-8 without control characters. Empty: nothing is known.
+struct SetSleepEndpoint {
+  std::string endpoint;
+  template <class A>
+  void Fields(A& a) {
+    a(endpoint);
+  }
+};
 // What the worker's own allocator says; shown beside the daemon's figures.
 struct Report {
   Bytes live{};      // bytes in tensors
@@ -228,7 +241,7 @@ struct Report {
   }
 };
 
-// Answer to Allocated, Freed, SetQuiesce, Report, Quiesce, Unmap, Map, Resume.
+// Answer to Allocated, Freed, SetQuiesce, SetSleepEndpoint, Report, Quiesce, Unmap, Map, Resume.
 struct StatusReply {
   Status status;
   template <class A>

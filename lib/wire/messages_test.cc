@@ -38,6 +38,7 @@ void ForEachMessage(Check check) {
   check(Usage{1});
   check(UsageReply{Status(), GiB(80), GiB(10), GiB(8), {{"weights", 3, MiB(1), MiB(2), MiB(3)}}});
   check(SetQuiesce{Quiesce::kCallback});
+  check(SetSleepEndpoint{"POST http://localhost:8000/sleep"});
   check(Report{MiB(1), MiB(2)});
   check(StatusReply{SomeStatus()});
   check(QuiesceRequest{OperationId(5), true});

@@ -390,6 +390,37 @@ TEST_F(SleepWake, FreedPartsOfMergedExtentsAreReusedInPlace) {
   ExpectBooksAgree();
 }
 
+TEST_F(SleepWake, ARefusalNamesTheWorkersOwnEndpoint) {
+  Start();
+  const auto worker = Connect("a", wire::Quiesce::kNone);
+  ASSERT_THAT(worker->Allocate("weights", MiB(2), 1), IsOk());
+  const std::string endpoint = "POST http://localhost:8000/sleep";
+  ASSERT_THAT(worker->session->SetSleepEndpoint(endpoint), IsOk());
+  EXPECT_EQ(Usage().workers.front().info.sleep_endpoint, endpoint);
+  const auto refused = Sleep(All());
+  EXPECT_THAT(refused, HasReason("WORKER_NOT_QUIESCIBLE"));
+  EXPECT_EQ(refused.status().details().at("sleep_endpoint"), endpoint);
+  EXPECT_THAT(refused.status().message(), testing::HasSubstr(endpoint));
+
+  const std::string longest(wire::kLongestEndpoint, 'x');
+  EXPECT_THAT(worker->session->SetSleepEndpoint(longest), IsOk());
+  for (const std::string& bad : {longest + "x", std::string("POST\n"), std::string("\xff"),
+                                 std::string("\0", 1), std::string("\x1b[2J")}) {
+    const Status status = worker->session->SetSleepEndpoint(bad);
+    EXPECT_THAT(status, HasReason("BAD_ENDPOINT"));
+    EXPECT_THAT(status, HasCode(Code::kInvalidArgument));
+    EXPECT_EQ(status.Number("length"), static_cast<int64_t>(bad.size()));
+  }
+  EXPECT_EQ(Usage().workers.front().info.sleep_endpoint, longest);
+
+  ASSERT_THAT(worker->session->SetSleepEndpoint(""), IsOk());
+  EXPECT_EQ(Sleep(All()).status().details().count("sleep_endpoint"), 0u);
+  // Who can be quieted is.
+  ASSERT_THAT(worker->session->SetSleepEndpoint(endpoint), IsOk());
+  ASSERT_THAT(worker->session->SetQuiesce(wire::Quiesce::kSynchronize), IsOk());
+  EXPECT_THAT(Sleep(All()), IsOk());
+}
+
 TEST_F(SleepWake, OutcomesThatDifferAreReportedOneByOne) {
   Start();
   const auto a = Connect("a", wire::Quiesce::kNone);

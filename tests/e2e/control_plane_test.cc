@@ -125,6 +125,28 @@ TEST_F(ControlPlaneTest, OutcomesThatDifferAreInTheAnswer) {
   EXPECT_EQ(ReasonOf(alone), "WORKER_NOT_QUIESCIBLE");
 }
 
+TEST_F(ControlPlaneTest, ARefusalNamesTheWorkersOwnEndpoint) {
+  Start();
+  const auto engine = Connect("engine", "none");
+  ASSERT_NE(engine, nullptr);
+  ASSERT_THAT(engine->Allocate("weights", "4MiB", 1), IsOk());
+  ASSERT_THAT(engine->Ask("sleep_endpoint POST http://localhost:8000/sleep"), IsOk());
+  const auto usage = daemon_->Usage();
+  ASSERT_THAT(usage, IsOk());
+  EXPECT_EQ(usage->workers(0).sleep_endpoint(), "POST http://localhost:8000/sleep");
+  v1::SleepResponse response;
+  const grpc::Status refused = Sleep(LevelOne("engine"), response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ReasonOf(refused), "WORKER_NOT_QUIESCIBLE");
+  EXPECT_EQ(DetailOf(refused, "sleep_endpoint"), "POST http://localhost:8000/sleep");
+  EXPECT_THAT(refused.error_message(), HasSubstr("POST http://localhost:8000/sleep"));
+
+  EXPECT_THAT(engine->Ask("sleep_endpoint " + std::string(256, 'x')), HasReason("BAD_ENDPOINT"));
+  ASSERT_THAT(engine->Ask("sleep_endpoint"), IsOk());
+  EXPECT_EQ(daemon_->Usage()->workers(0).sleep_endpoint(), "");
+  EXPECT_EQ(DetailOf(Sleep(LevelOne("engine"), response), "sleep_endpoint"), "");
+}
+
 TEST_F(ControlPlaneTest, TheErrorArrivesBeforeTheDeadline) {
   Start();
   const auto worker = Connect("busy");

@@ -167,6 +167,9 @@ TEST_F(TorporctlTest, PartialSuccessHasItsOwnExitStatus) {
   EXPECT_EQ(slept.exit_status, 3) << slept.errors;
   EXPECT_THAT(slept.output, testing::ContainsRegex("w-1 +willing .* ok\n"));
   EXPECT_THAT(slept.output, testing::ContainsRegex("w-2 +unwilling .* WORKER_NOT_QUIESCIBLE\n"));
+  ASSERT_THAT((*unwilling)->Ask("sleep_endpoint POST http://localhost:8000/sleep"), IsOk());
+  EXPECT_THAT(Ctl({"usage"}).output,
+              testing::ContainsRegex("w-2 +unwilling +POST http://localhost:8000/sleep\n"));
 }
 
 TEST_F(TorporctlTest, Json) {

@@ -95,6 +95,9 @@ void CheckPayload(uint16_t type, const std::string& payload) {
       return type % 2 == 0 ? Check<wire::Usage>(payload) : Check<wire::UsageReply>(payload);
     case Type::kSetQuiesce:
       return type % 2 == 0 ? Check<wire::SetQuiesce>(payload) : Check<wire::StatusReply>(payload);
+    case Type::kSetSleepEndpoint:
+      return type % 2 == 0 ? Check<wire::SetSleepEndpoint>(payload)
+                           : Check<wire::StatusReply>(payload);
     case Type::kReport:
       return type % 2 == 0 ? Check<wire::Report>(payload) : Check<wire::StatusReply>(payload);
     case Type::kQuiesce:

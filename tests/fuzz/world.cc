@@ -251,9 +251,10 @@ void World::OpenRaw() {
 void World::SendFrame(Input& input) {
   if (!raw_.valid()) OpenRaw();
   static const std::vector<wire::Type> types = {
-      wire::Type::kAllocate, wire::Type::kAllocated,  wire::Type::kFree,
-      wire::Type::kFreed,    wire::Type::kSleep,      wire::Type::kWakeUp,
-      wire::Type::kUsage,    wire::Type::kSetQuiesce, wire::Type::kReport};
+      wire::Type::kAllocate,        wire::Type::kAllocated,  wire::Type::kFree,
+      wire::Type::kFreed,           wire::Type::kSleep,      wire::Type::kWakeUp,
+      wire::Type::kUsage,           wire::Type::kSetQuiesce, wire::Type::kReport,
+      wire::Type::kSetSleepEndpoint};
   uint16_t type = static_cast<uint16_t>(input.Of(types));
   std::string payload;
   const SegmentId segment(input.Below(32));
@@ -275,6 +276,10 @@ void World::SendFrame(Input& input) {
     case 4:
       type = static_cast<uint16_t>(wire::Type::kSleep);
       payload = wire::Encode(wire::Sleep{{}, 1, {}, false, 10});
+      break;
+    case 5:
+      type = static_cast<uint16_t>(wire::Type::kSetSleepEndpoint);
+      payload = wire::Encode(wire::SetSleepEndpoint{input.String(input.Byte())});
       break;
     default:
       type = static_cast<uint16_t>(wire::Type::kAllocate);

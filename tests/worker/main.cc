@@ -20,6 +20,7 @@
 //                                           DATA_LOSS if filled memory was found different
 //   guard_begin [TAG...] [timeout=MS], guard_end
 //   quiesce none|synchronize|guard|callback
+//   sleep_endpoint [TEXT]
 //   on_pause accept|refuse|none [MS]        callbacks that take that long
 //   callbacks                               ok paused=N resumed=N
 //   raw SOCKET KIND [after_hello]           a bad frame on a connection of its own (raw_frames.h)

@@ -154,6 +154,7 @@ std::string TestWorker::Dispatch(const Words& words) {
   if (command == "guard_begin") return GuardBegin(words);
   if (command == "guard_end") return Outcome(torpor_work_end(session_));
   if (command == "quiesce") return SetQuiesce(words);
+  if (command == "sleep_endpoint") return SetSleepEndpoint(words);
   if (command == "on_pause") return SetCallbacks(words);
   return BadCommand("unknown: " + command);
 }
@@ -411,6 +412,12 @@ std::string TestWorker::SetQuiesce(const Words& words) {
   const auto mode = words.size() == 2 ? QuiesceMode(words[1]) : std::nullopt;
   if (!mode) return BadCommand("quiesce none|synchronize|guard|callback");
   return Outcome(torpor_set_quiesce(session_, *mode));
+}
+
+std::string TestWorker::SetSleepEndpoint(const Words& words) {
+  std::string text;
+  for (size_t i = 1; i < words.size(); ++i) text += (i > 1 ? " " : "") + words[i];
+  return Outcome(torpor_set_sleep_endpoint(session_, text.empty() ? nullptr : text.c_str()));
 }
 
 std::string TestWorker::SetCallbacks(const Words& words) {

@@ -57,6 +57,7 @@ class TestWorker {
   std::string Iterations();
   std::string GuardBegin(const Words& words);
   std::string SetQuiesce(const Words& words);
+  std::string SetSleepEndpoint(const Words& words);
   std::string SetCallbacks(const Words& words);
   std::string Fork();
   std::string Background(const std::string& line);
