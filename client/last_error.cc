@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include <cstddef>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -97,6 +99,17 @@ int torpor_error_number(const torpor_error* error, const char* key, int64_t* val
   const auto number = Given(error).status.Number(key);
   if (number) *value = *number;
   return number ? 1 : 0;
+}
+
+int torpor_error_detail_at(const torpor_error* error, size_t index, const char** key,
+                           const char** value) {
+  if (key == nullptr || value == nullptr) return 0;
+  const auto& details = Given(error).status.details();
+  if (index >= details.size()) return 0;
+  const auto detail = std::next(details.begin(), static_cast<ptrdiff_t>(index));
+  *key = detail->first.c_str();
+  *value = detail->second.c_str();
+  return 1;
 }
 
 const char* torpor_error_text(const torpor_error* error) { return Given(error).text.c_str(); }

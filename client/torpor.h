@@ -70,6 +70,10 @@ const char* torpor_error_message(const torpor_error* error);
 const char* torpor_error_detail(const torpor_error* error, const char* key);
 /* The detail `key` as a number, into `value`; 0 where there is none, else 1. */
 int torpor_error_number(const torpor_error* error, const char* key, int64_t* value);
+/* Detail number `index`, counted from 0 in the order of keys, into `key` and `value`; 0 where there
+ * are not so many, else 1. */
+int torpor_error_detail_at(const torpor_error* error, size_t index, const char** key,
+                           const char** value);
 /* Code, reason, message and all details in one line. */
 const char* torpor_error_text(const torpor_error* error);
 /* "RESOURCE_EXHAUSTED" for TORPOR_RESOURCE_EXHAUSTED. */

@@ -92,6 +92,25 @@ TEST_F(TorporTest, WrongDevice) {
   EXPECT_STREQ(torpor_error_detail(torpor_last_error(), "worker_device"), "GPU-1");
 }
 
+TEST_F(TorporTest, DetailsOfAnErrorAreListed) {
+  const char* key = nullptr;
+  const char* value = nullptr;
+  options_.device_uuid = "GPU-1";
+  torpor_session* session = nullptr;
+  ASSERT_EQ(torpor_connect(&options_, &session), TORPOR_FAILED_PRECONDITION);
+  const torpor_error* error = torpor_last_error();
+  ASSERT_EQ(torpor_error_detail_at(error, 0, &key, &value), 1);
+  EXPECT_STREQ(key, "daemon_device");
+  EXPECT_STREQ(value, "fake-device");
+  ASSERT_EQ(torpor_error_detail_at(error, 1, &key, &value), 1);
+  EXPECT_STREQ(key, "worker_device");
+  EXPECT_STREQ(value, "GPU-1");
+  EXPECT_EQ(torpor_error_detail_at(error, 2, &key, &value), 0);
+  EXPECT_EQ(torpor_error_detail_at(error, static_cast<size_t>(-1), &key, &value), 0);
+  EXPECT_EQ(torpor_error_detail_at(error, 0, nullptr, &value), 0);
+  EXPECT_EQ(torpor_error_detail_at(nullptr, 0, &key, &value), 0);
+}
+
 TEST_F(TorporTest, BadOptions) {
   torpor_session* session = nullptr;
   EXPECT_EQ(torpor_connect(&options_, nullptr), TORPOR_INVALID_ARGUMENT);
