@@ -110,9 +110,18 @@ std::vector<ExtentPtr> Inventory::Close(WorkerId id) {
 }
 
 void Inventory::Remove(WorkerId id) {
-  std::map<WorkerId, Worker>::node_type removed;  // ends, with its images, outside the lock
+  // Its images end outside the lock, and before it is gone: then its room is free.
+  decltype(Worker::arenas) arenas;
+  {
+    MutexLock lock(mutex_);
+    Worker* const worker = Find(id);
+    if (worker == nullptr) return;
+    worker->segments.clear();
+    worker->arenas.swap(arenas);
+  }
+  arenas.clear();
   MutexLock lock(mutex_);
-  removed = workers_.extract(id);
+  workers_.erase(id);
 }
 
 bool Inventory::HasUnknownAttachment(const Worker& worker) {
