@@ -15,6 +15,9 @@ set -euo pipefail
 readonly CUDA_RUNTIME=13.0.96
 readonly SAFETENSORS=0.8.0
 readonly NUMPY=2.2.6
+readonly GRPCIO=1.80.0
+readonly PROTOBUF=6.33.6
+readonly TYPING_EXTENSIONS=4.16.0
 readonly BUF=1.75.0
 readonly GRPCURL=1.9.3
 readonly GO=1.26.0
@@ -109,6 +112,14 @@ install_python() {
   /usr/bin/python3 -m venv --clear "$deps/venv"
   "$deps/venv/bin/pip" -q --disable-pip-version-check install \
     --only-binary=:all: "numpy==$NUMPY" "safetensors==$SAFETENSORS"
+  rm -f "$deps/stamps/grpcio-"*
+}
+
+# What torpor.control needs, into the same Python.
+install_grpcio() {
+  "$deps/venv/bin/pip" -q --disable-pip-version-check install --no-deps \
+    --only-binary=:all: "grpcio==$GRPCIO" "protobuf==$PROTOBUF" \
+    "typing_extensions==$TYPING_EXTENSIONS"
 }
 
 install_cuda() {
@@ -162,6 +173,7 @@ if [ -n "$everything" ]; then
   if ! command -v npm > /dev/null; then
     install_packages npm
   fi
+  once grpcio "$GRPCIO-protobuf-$PROTOBUF"
   once buf "$BUF"
   once grpcurl "$GRPCURL"
   once model "$MODEL"

@@ -27,20 +27,26 @@ def stripped(path, scratch):
 
 
 def compiled(protos, scratch):
-    """{path in the wheel: generated Python}; `protos`: {path as imported: file}."""
+    """{path in the wheel: generated Python or its types}; `protos`: {path as imported: file}."""
     roots = {str(file)[: -len(name)] or "." for name, file in protos.items()}
     subprocess.run(
-        ["protoc", *[f"-I{root}" for root in sorted(roots)], f"--python_out={scratch}", *protos],
+        [
+            "protoc", *[f"-I{root}" for root in sorted(roots)], f"--python_out={scratch}",
+            f"--pyi_out={scratch}", *protos,
+        ],
         check=True,
     )
     generated = {}
     for name in protos:
         stem = name[: -len(".proto")]
-        text = (scratch / f"{stem}_pb2.py").read_text(encoding="utf-8")
-        # Google's own package is used where it is there: a file may be registered only once.
-        text = re.sub(r"(?m)^from google\.rpc import", "from torpor.control.google_rpc import", text)
         folder = "torpor/control/bundled" if name.startswith("google/") else "torpor/control"
-        generated[f"{folder}/{pathlib.PurePath(stem).name}_pb2.py"] = text.encode()
+        for suffix in ("_pb2.py", "_pb2.pyi"):
+            text = (scratch / f"{stem}{suffix}").read_text(encoding="utf-8")
+            # Google's own package is used where it is there: a file may be registered only once.
+            text = re.sub(
+                r"(?m)^from google\.rpc import", "from torpor.control.google_rpc import", text
+            )
+            generated[f"{folder}/{pathlib.PurePath(stem).name}{suffix}"] = text.encode()
     return generated
 
 
