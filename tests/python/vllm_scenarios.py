@@ -396,8 +396,8 @@ def surface():
     assert set(memory.allocator_and_pools) == {"weights", "kv_cache", "default"}
     for pairs in memory.allocator_and_pools.values():
         assert pairs
-        for pool, of_pool in pairs:
-            assert isinstance(pool, torch.cuda.MemPool) and of_pool is not None
+        for pool, pluggable in pairs:
+            assert isinstance(pool, torch.cuda.MemPool) and pluggable.allocator() is not None
     records = memory.pointer_to_data
     sizes = {}
     for address, data in records.items():

@@ -50,7 +50,6 @@ _torch.empty = _empty
 _torch.Tensor.write = _write
 _torch.Tensor.read = _read
 _torch.version = types.SimpleNamespace(cuda="13.0")
-_torch.cuda.MemPool.allocator = property(lambda pool: torch_stub.state.pools[pool.id].allocator)
 _torch.cuda.current_device = lambda: _device
 _torch.cuda.set_device = _set_device
 _torch.cuda.device = _use_device

@@ -143,13 +143,15 @@ class CuMemAllocator:
 
     @property
     def allocator_and_pools(self) -> dict[str, list[tuple[Any, Any]]]:
-        """For each tag its pools that hold memory or are in use, with their allocators. A pool
-        serves one entry of use_memory_pool."""
+        """For each tag its MemPools that hold memory or are in use, each with the
+        CUDAPluggableAllocator, which is one and the same. A pool serves one entry of
+        use_memory_pool."""
         from torpor import torch as torpor_torch
 
         with self._lock:
-            pools = {tag: torpor_torch.pools(tag) for tag in self._tags}
-        return {tag: [(pool, pool.allocator) for pool in of_tag] for tag, of_tag in pools.items()}
+            tags = tuple(self._tags)
+        pluggable = torpor_torch._allocator  # pylint: disable=protected-access
+        return {tag: [(pool, pluggable) for pool in torpor_torch.pools(tag)] for tag in tags}
 
     def get_current_usage(self) -> int:
         """Bytes that are allocated, awake or asleep: a multiple of the granularity."""
