@@ -11,10 +11,11 @@
 #   demo      deploy/demo.sh, on a small checkpoint and on one of 1 GiB
 #   faults    workers that are killed, awake and asleep
 #   pytorch   a PyTorch transformer of two billion parameters
+#   vllm      vLLM's allocator and sleep-mode backend, without vLLM
 #
 # Needs the NVIDIA driver and, but for contract, Python with numpy, safetensors;
-# for peers torch; for pytorch also transformers, nvidia-ml-py (TORPOR_PYTHON
-# names it).
+# for peers and vllm torch; for pytorch and vllm also transformers, for pytorch
+# nvidia-ml-py (TORPOR_PYTHON names it).
 # Logs and figures go to DIR (default $OUT, else gpu-results).
 set -uo pipefail
 
@@ -24,7 +25,7 @@ out=${OUT:-gpu-results}
 sections=()
 bench=()
 
-usage() { sed -n '2,19s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,20s/^# \{0,1\}//p' "$0"; }
 
 while [ $# -gt 0 ]; do
   case $1 in
@@ -33,12 +34,12 @@ while [ $# -gt 0 ]; do
     --peers=* | --tms-wheel=*) bench+=("$1") ;;
     --bench=*) bench+=("${1#--bench=}") ;;
     -h | --help) usage; exit 0 ;;
-    bench | contract | demo | faults | pytorch) sections+=("$1") ;;
+    bench | contract | demo | faults | pytorch | vllm) sections+=("$1") ;;
     *) usage >&2; exit 2 ;;
   esac
   shift
 done
-[ ${#sections[@]} -gt 0 ] || sections=(bench contract demo faults pytorch)
+[ ${#sections[@]} -gt 0 ] || sections=(bench contract demo faults pytorch vllm)
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -79,6 +80,7 @@ for section in "${sections[@]}"; do
     contract | demo) command=("$here/$section.sh") ;;
     faults) command=("$python" "$here/faults.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     pytorch) command=("$python" "$here/pytorch_sleep.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
+    vllm) command=("$python" "$here/vllm_allocator.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
   esac
   echo "==== $section"
   start=$SECONDS
