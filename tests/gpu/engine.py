@@ -23,6 +23,38 @@ def two_billion(context):
     )
 
 
+def seven_billion(context):
+    """The shape of a 7B model: 6.7 billion parameters, 13.5 GB in bf16."""
+    return LlamaConfig(
+        vocab_size=32000,
+        hidden_size=4096,
+        intermediate_size=11008,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=32,
+        head_dim=128,
+        max_position_embeddings=context,
+        tie_word_embeddings=False,
+        attn_implementation="sdpa",
+    )
+
+
+def small(context):
+    """About 30 million parameters: its decoding step is a matter of launches."""
+    return LlamaConfig(
+        vocab_size=8192,
+        hidden_size=512,
+        intermediate_size=1408,
+        num_hidden_layers=6,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        head_dim=64,
+        max_position_embeddings=context,
+        tie_word_embeddings=False,
+        attn_implementation="sdpa",
+    )
+
+
 class Engine:
     """`weights` and `kv_cache` make context managers for the allocation of either. Everything that
     touches device memory has to be called inside the worker's guard, and in inference mode."""
@@ -167,8 +199,23 @@ class Engine:
         self._set_length(self.PROMPT)
         return self._forward(self.next_token, self.next_mask, self.next_position)
 
-    def capture(self):
-        """Captures the decoding step; `replay` runs it."""
+    def generate(self, count):
+        """The prompt's next `count` tokens, greedily, and the logits behind the last one."""
+        columns = torch.arange(self.context, device=self.device)[None, :]
+        logits = self.prefill()
+        tokens = []
+        for position in range(self.PROMPT, self.PROMPT + count):
+            tokens.append(logits[:, -1].argmax(dim=-1, keepdim=True))
+            self._set_length(position)
+            logits = self._forward(
+                tokens[-1],
+                (columns <= position).expand(self.batch, 1, 1, -1).contiguous(),
+                torch.full((1, 1), position, device=self.device),
+            )
+        return torch.cat(tokens, dim=1), logits
+
+    def capture(self, pool=None):
+        """Captures the decoding step, into `pool` if there is one; `replay` runs it."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -178,7 +225,7 @@ class Engine:
         torch.cuda.synchronize()
         self._set_length(self.PROMPT)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, pool=pool):
             self.graph_logits = self._forward(self.next_token, self.next_mask, self.next_position)
 
     def replay(self):

@@ -7,15 +7,18 @@
 # Sections, each done in less than 8 minutes; all without any:
 #   bench     sleeps and wakes, beside those of the peers; --bench= passes a
 #             flag to bench_sleep, as in --bench=--loads=seed,b14
+#   compat    torch_memory_saver's interface, with its users' scenarios
 #   contract  the driver's contract suite on CudaDriver
 #   demo      deploy/demo.sh, on a small checkpoint and on one of 1 GiB
 #   faults    workers that are killed, awake and asleep
+#   package   PyTorch through the Python package: models of 2B and 7B shape,
+#             graphs, torch.compile, 50 cycles, what the package costs
 #   pytorch   a PyTorch transformer of two billion parameters
 #   vllm      vLLM's allocator and sleep-mode backend, without vLLM
 #
 # Needs the NVIDIA driver and, but for contract, Python with numpy, safetensors;
-# for peers and vllm torch; for pytorch and vllm also transformers, for pytorch
-# nvidia-ml-py (TORPOR_PYTHON names it).
+# for peers, compat, package and vllm torch; for package, pytorch and vllm also
+# transformers, for pytorch nvidia-ml-py (TORPOR_PYTHON names it).
 # Logs and figures go to DIR (default $OUT, else gpu-results).
 set -uo pipefail
 
@@ -25,7 +28,7 @@ out=${OUT:-gpu-results}
 sections=()
 bench=()
 
-usage() { sed -n '2,20s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,23s/^# \{0,1\}//p' "$0"; }
 
 while [ $# -gt 0 ]; do
   case $1 in
@@ -34,12 +37,12 @@ while [ $# -gt 0 ]; do
     --peers=* | --tms-wheel=*) bench+=("$1") ;;
     --bench=*) bench+=("${1#--bench=}") ;;
     -h | --help) usage; exit 0 ;;
-    bench | contract | demo | faults | pytorch | vllm) sections+=("$1") ;;
+    bench | compat | contract | demo | faults | package | pytorch | vllm) sections+=("$1") ;;
     *) usage >&2; exit 2 ;;
   esac
   shift
 done
-[ ${#sections[@]} -gt 0 ] || sections=(bench contract demo faults pytorch vllm)
+[ ${#sections[@]} -gt 0 ] || sections=(bench compat contract demo faults package pytorch vllm)
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -78,7 +81,9 @@ for section in "${sections[@]}"; do
   case $section in
     bench) command=("$here/bench.sh" --out "$out" "${bench[@]}") ;;
     contract | demo) command=("$here/$section.sh") ;;
+    compat) command=("$python" "$here/compat_tms.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     faults) command=("$python" "$here/faults.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
+    package) command=("$python" "$here/package_torch.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     pytorch) command=("$python" "$here/pytorch_sleep.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     vllm) command=("$python" "$here/vllm_allocator.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
   esac
