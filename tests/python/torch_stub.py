@@ -1,5 +1,6 @@
-"""A stand-in for PyTorch where there is none: as much of its caching allocator as torpor.torch uses, on
-the real libtorpor.so. It keeps PyTorch's rules, and fails where PyTorch would end the process.
+"""A stand-in for PyTorch where there is none: as much of its caching allocator as torpor.torch
+uses, on the real libtorpor.so. It keeps PyTorch's rules, and fails where PyTorch would end the
+process.
 
 install() puts it into sys.modules.
 """
@@ -83,6 +84,12 @@ class _PrivatePool:
         self.segments = []
 
 
+def _segment_size(size):
+    if size <= MIB:
+        return 2 * MIB
+    return 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+
+
 class _CachingAllocator:
     def __init__(self):
         self.ordinary = _Ordinary()
@@ -126,7 +133,7 @@ class _CachingAllocator:
             if segment.used + size <= segment.size:
                 break
         else:
-            whole = 2 * MIB if size <= MIB else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+            whole = _segment_size(size)
             assert not (self.expandable and pool.allocator is not self.ordinary)
             address = pool.allocator.malloc(whole, device)
             if address is None:

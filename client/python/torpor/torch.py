@@ -11,12 +11,12 @@
     model = torpor.torch.guard(model)
 
 A scope of memory_pool() is a torch.cuda.MemPool of its own. What PyTorch asks of it are segments of
-2 or 20 MiB or a multiple of 2 MiB, not tensors: enter it around a whole load rather than around each
-tensor. Only the thread that entered it allocates there; autograd's threads do not.
+2 or 20 MiB or a multiple of 2 MiB, not tensors: enter it around a whole load rather than around
+each tensor. Only the thread that entered it allocates there; autograd's threads do not.
 
-Memory goes back as PyTorch's own does: a segment that is empty at the end of its scope at once, one that
-becomes empty later with torch.cuda.empty_cache(). Tensors may be freed anywhere, from any thread, also
-while they sleep.
+Memory goes back as PyTorch's own does: a segment that is empty at the end of its scope at once, one
+that becomes empty later with torch.cuda.empty_cache(). Tensors may be freed anywhere, from any
+thread, also while they sleep.
 
 Needs PyTorch 2.9 or later; tested with 2.11.
 """
@@ -57,7 +57,8 @@ _Module = TypeVar("_Module", bound=torch.nn.Module)
 
 class OutOfMemoryError(torch.OutOfMemoryError):
     """torch.OutOfMemoryError with what Torpor said: `torpor` is its error, with reason and numbers.
-    The numbers in PyTorch's own text are those of the whole device, not of what this worker may take.
+    The numbers in PyTorch's own text are those of the whole device, not of what this worker may
+    take.
     """
 
     torpor: errors.TorporError
@@ -115,8 +116,8 @@ def use(session: torpor.Session | None = None) -> torpor.Session:
     blocks for the daemon's answer.
 
     Raises FailedPrecondition PYTORCH_ALLOCATOR (PyTorch does not use its own caching allocator),
-    InvalidArgument WRONG_DEVICE (the session's GPU is not what PyTorch calls cuda:<session.device>),
-    and what torpor.connect raises.
+    InvalidArgument WRONG_DEVICE (the session's GPU is not what PyTorch calls
+    cuda:<session.device>), and what torpor.connect raises.
     """
     with _lock:
         _check_allocator()
@@ -183,16 +184,16 @@ def memory_pool(
     """This thread's allocations inside go to Torpor under `tag`, on the session's device; those on
     other devices do not. Yields the pool.
 
-    Nests; the innermost scope counts. Enter it for a tag as often as you like: each time is a pool of
-    its own. In all scopes expandable segments are off, for the whole process; the settings come back
-    with the end of the last one.
+    Nests; the innermost scope counts. Enter it for a tag as often as you like: each time is a pool
+    of its own. In all scopes expandable segments are off, for the whole process; the settings come
+    back with the end of the last one.
 
-    Inside a CUDA graph capture the pool is kept for as long as the process lives; graph_pool() is what
-    goes with the graph.
+    Inside a CUDA graph capture the pool is kept for as long as the process lives; graph_pool() is
+    what goes with the graph.
 
-    Raises InvalidArgument BAD_TAG, FailedPrecondition EXPANDABLE_SEGMENTS (they cannot be switched off),
-    what use() raises, and OutOfMemoryError for a torch.OutOfMemoryError that leaves the scope. Inside
-    the scope PyTorch raises its own; last_error() then has the reason.
+    Raises InvalidArgument BAD_TAG, FailedPrecondition EXPANDABLE_SEGMENTS (they cannot be switched
+    off), what use() raises, and OutOfMemoryError for a torch.OutOfMemoryError that leaves the
+    scope. Inside the scope PyTorch raises its own; last_error() then has the reason.
     """
     chosen = use(session)
     entry = _new_pool(tag, chosen.device)
@@ -217,8 +218,8 @@ def graph_pool(
 
     The memory belongs to the graphs captured with the pool and goes back when they are reset and
     torch.cuda.empty_cache() is called. With `share`, graphs captured under an equal value share one
-    pool, which is kept for as long as the process lives. A graph replays after its pool has slept and
-    woken; with its bytes dropped, if it reads nothing there that it has not written in the same
+    pool, which is kept for as long as the process lives. A graph replays after its pool has slept
+    and woken; with its bytes dropped, if it reads nothing there that it has not written in the same
     replay. Raises as memory_pool() does.
     """
     chosen = use(session)
@@ -251,7 +252,8 @@ def ordinary_memory() -> Iterator[torch.cuda.MemPool]:
 
 
 def pools(tag: str | None = None) -> list[torch.cuda.MemPool]:
-    """The pools of `tag`, or all, in which PyTorch holds memory or which are in use. Thread-safe."""
+    """The pools of `tag`, or all, in which PyTorch holds memory or which are in use.
+    Thread-safe."""
     return [entry.pool for entry, _ in _held(tag)]
 
 
@@ -279,8 +281,8 @@ def report_usage(session: torpor.Session | None = None) -> tuple[int, int]:
 
 
 def last_error() -> errors.TorporError | None:
-    """Why the last allocation from a pool failed that this thread made in its innermost scope, or in
-    the one before; None if none did. Another call into Torpor that fails takes its place."""
+    """Why the last allocation from a pool failed that this thread made in its innermost scope, or
+    in the one before; None if none did. Another call into Torpor that fails takes its place."""
     error = _abi.library().last_error()
     return None if error.code == _abi.OK or error.reason == _NO_ERROR else error
 
@@ -301,8 +303,8 @@ def _new_pool(tag: str, device: int) -> _Pool:
 
 
 def _immortal(pool: torch.cuda.MemPool) -> torch.cuda.MemPool:
-    """Never destroyed: the destructor ends the process if any thread captures a graph or uses a pool
-    at that moment. _release does the same, and may fail."""
+    """Never destroyed: the destructor ends the process if any thread captures a graph or uses a
+    pool at that moment. _release does the same, and may fail."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
     return pool
 
@@ -451,16 +453,17 @@ def guard(
     session: torpor.Session | None = None,
     timeout: float | None = None,
 ) -> _Module:
-    """Calls of `model` run inside the work guard for `tags` (none: all) from now on: they wait while
-    something of it sleeps, and a sleep waits until they have submitted their work. Returns the same
-    module. `timeout`: in seconds, after which a call raises DeadlineExceeded ASLEEP.
+    """Calls of `model` run inside the work guard for `tags` (none: all) from now on: they wait
+    while something of it sleeps, and a sleep waits until they have submitted their work. Returns
+    the same module. `timeout`: in seconds, after which a call raises DeadlineExceeded ASLEEP.
 
-    Guard what torch.compile() returns, not what it gets. Covers model(...), not model.forward(...), and
-    nothing outside: a loop that also samples, copies or captures graphs takes `with session.work():`
-    around all of it. `session` None: that of PyTorch's current device, as use() finds it.
+    Guard what torch.compile() returns, not what it gets. Covers model(...), not model.forward(...),
+    and nothing outside: a loop that also samples, copies or captures graphs takes `with
+    session.work():` around all of it. `session` None: that of PyTorch's current device, as use()
+    finds it.
 
-    The module's class becomes a subclass of the former one; copies and pickles of it are not guarded.
-    unguard() undoes it. Guarding again replaces what was said before.
+    The module's class becomes a subclass of the former one; copies and pickles of it are not
+    guarded. unguard() undoes it. Guarding again replaces what was said before.
     """
     work = use(session).work(*tags, timeout=timeout)
     unguard(model)

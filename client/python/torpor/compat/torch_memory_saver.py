@@ -3,20 +3,21 @@
     import torpor.compat.torch_memory_saver
     torpor.compat.torch_memory_saver.install()  # before anything imports torch_memory_saver
 
-After that `import torch_memory_saver` finds this module. With it, or used by its own name, `region`,
-`pause`, `resume`, `cuda_graph` and `disable` do what they do there. What is different:
+After that `import torch_memory_saver` finds this module. With it, or used by its own name,
+`region`, `pause`, `resume`, `cuda_graph` and `disable` do what they do there. What is different:
 
-- A region without a cpu backup comes back zeroed, not with whatever bytes the memory held before; with
-  one, its bytes go to the daemon's pinned memory, which is there already: no pause has to pin any.
-- Nothing is preloaded, and LD_PRELOAD need not be set: a region covers what PyTorch's allocator asks for,
-  not what libraries take with cudaMalloc. TMS_INIT_ENABLE, which declares the whole process a region,
-  needs the preloaded library and is refused.
-- Pausing what is paused and resuming what is not do nothing, where the original ends the process. What
-  fails raises torpor.errors.TorporError, and everything is as it was.
+- A region without a cpu backup comes back zeroed, not with whatever bytes the memory held before;
+  with one, its bytes go to the daemon's pinned memory, which is there already: no pause has to pin
+  any.
+- Nothing is preloaded, and LD_PRELOAD need not be set: a region covers what PyTorch's allocator
+  asks for, not what libraries take with cudaMalloc. TMS_INIT_ENABLE, which declares the whole
+  process a region, needs the preloaded library and is refused.
+- Pausing what is paused and resuming what is not do nothing, where the original ends the process.
+  What fails raises torpor.errors.TorporError, and everything is as it was.
 - Others than this process can put it to sleep, too, if it has stated how it is quieted.
 
-Tags become Torpor's, as `weights` or `kv_cache`. If a tag is used with and without a cpu backup, the
-kind that comes second gets a tag of its own, with `.backup` or `.scratch` behind the name.
+Tags become Torpor's, as `weights` or `kv_cache`. If a tag is used with and without a cpu backup,
+the kind that comes second gets a tag of its own, with `.backup` or `.scratch` behind the name.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class TorchMemorySaver:
         cpu_backup_backend: str | None = None,
     ) -> Iterator[None]:
         """What this thread allocates inside can be paused: its bytes are kept in host memory with
-        `enable_cpu_backup`, else dropped. Raises NotImplementedError for a disk backup and the backend
-        "mmap": a daemon keeps backups in its own pinned memory."""
+        `enable_cpu_backup`, else dropped. Raises NotImplementedError for a disk backup and the
+        backend "mmap": a daemon keeps backups in its own pinned memory."""
         _check_backup(enable_cpu_backup, enable_disk_backup, cpu_backup_backend)
         session = torpor.torch.use()
         name = self._name(session.device, tag, enable_cpu_backup)
@@ -93,16 +94,16 @@ class TorchMemorySaver:
 
     @contextlib.contextmanager
     def disable(self, dispose_mem_pool_after_use: bool = True) -> Iterator[None]:
-        """What this thread allocates inside is ordinary memory, also within a region; what is free at
-        the end goes back at once."""
+        """What this thread allocates inside is ordinary memory, also within a region; what is free
+        at the end goes back at once."""
         if not dispose_mem_pool_after_use:
             raise NotImplementedError("disable() always gives back what is free at its end")
         with torpor.torch.ordinary_memory():
             yield
 
     def pause(self, tag: str | None = None) -> None:
-        """Gives the device memory of `tag`, or of all tags, back; blocks until it is free for others.
-        Raises torpor.errors.TorporError, with nothing changed on that device."""
+        """Gives the device memory of `tag`, or of all tags, back; blocks until it is free for
+        others. Raises torpor.errors.TorporError, with nothing changed on that device."""
         for session, names in self._selected(tag):
             session.sleep_policies(
                 {
@@ -113,7 +114,8 @@ class TorchMemorySaver:
 
     def resume(self, tag: str | None = None) -> None:
         """Takes it again, at the same addresses; blocks until it is usable. Raises
-        torpor.errors.ResourceExhausted if the device has no room, with all of it asleep as before."""
+        torpor.errors.ResourceExhausted if the device has no room, with all of it asleep as
+        before."""
         for session, names in self._selected(tag):
             session.wake_up(*names)
 
@@ -147,8 +149,8 @@ class TorchMemorySaver:
 
     @property
     def retain_cpu_backup(self) -> bool:
-        """Whether backups stay when their memory has resumed. The daemon keeps them while its pool has
-        room, whatever is set here: a pause then copies only what has changed."""
+        """Whether backups stay when their memory has resumed. The daemon keeps them while its pool
+        has room, whatever is set here: a pause then copies only what has changed."""
         return self._retain
 
     @retain_cpu_backup.setter
@@ -156,8 +158,8 @@ class TorchMemorySaver:
         self._retain = bool(value)
 
     def get_cpu_backup(self, x: torch.Tensor, zero_copy: bool = False) -> torch.Tensor | None:
-        """None while `x` is not paused. Raises NotImplementedError while it is: the backup is in the
-        daemon's memory, not in this process."""
+        """None while `x` is not paused. Raises NotImplementedError while it is: the backup is in
+        the daemon's memory, not in this process."""
         session = torpor.torch.session_of(x.device.index) if x.is_cuda else None
         if session is None:
             return None
@@ -169,8 +171,8 @@ class TorchMemorySaver:
         if usage is None or usage.offloaded_bytes == 0:
             return None
         raise NotImplementedError(
-            "the backup of memory that is paused lies with the daemon: resume the tag, then copy the"
-            " tensor to the CPU"
+            "the backup of memory that is paused lies with the daemon: resume the tag, then copy"
+            " the tensor to the CPU"
         )
 
     def set_disk_backup_dir(self, path: str) -> None:
@@ -182,8 +184,8 @@ class TorchMemorySaver:
         """Torpor's tag for the regions under `tag` of one kind, which is theirs from now on."""
         if os.environ.get("TMS_INIT_ENABLE", "").lower() in ("1", "true"):
             raise NotImplementedError(
-                "TMS_INIT_ENABLE makes the whole process a region, which only a preloaded library can:"
-                " unset it, and put regions around what is to be paused"
+                "TMS_INIT_ENABLE makes the whole process a region, which only a preloaded library"
+                " can: unset it, and put regions around what is to be paused"
             )
         with self._lock:
             kinds = self._tags.setdefault(device, {}).setdefault(tag, {})
