@@ -20,7 +20,7 @@ NO_REASONS = {
     "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "PERMISSION_DENIED",
     "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "DATA_LOSS", "POLICY_DISCARD",
 }
-ENVIRONMENT = re.compile(r"(TORPOR|XDG)_[A-Z_]+")
+ENVIRONMENT = re.compile(r"(TMS|TORPOR|XDG)_[A-Z_]+")
 # Reasons with a section for all of them.
 FAMILIES = {"CUDA_ERROR_": "CUDA_ERROR_*", "ERRNO_": "ERRNO_*"}
 
@@ -32,7 +32,8 @@ CODE_OF = {
     "InvalidArgument": "INVALID_ARGUMENT", "NotFound": "NOT_FOUND",
     "FailedPrecondition": "FAILED_PRECONDITION", "ResourceExhausted": "RESOURCE_EXHAUSTED",
     "Aborted": "ABORTED", "DeadlineExceeded": "DEADLINE_EXCEEDED", "Unavailable": "UNAVAILABLE",
-    "PermissionDenied": "PERMISSION_DENIED", "Internal": "INTERNAL",
+    "PermissionDenied": "PERMISSION_DENIED", "Internal": "INTERNAL", "Cancelled": "CANCELLED",
+    "Unimplemented": "UNIMPLEMENTED",
 }
 
 
@@ -88,6 +89,12 @@ def reasons():
                 add(reason)
         if '"ERRNO_"' in text:
             add("ERRNO_")
+    for path in sorted((ROOT / "client/python").rglob("*.py")):
+        for made, reason in re.findall(
+            r'\berrors\.(\w+)\(\s*(?:[\w.]+,\s*)?"([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)"',
+            path.read_text(encoding="utf-8"),
+        ):
+            add(reason, CODE_OF.get(made))
     return found
 
 

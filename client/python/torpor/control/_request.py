@@ -29,8 +29,6 @@ CHANNEL_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
 
-CLOSED = ("CLIENT_CLOSED", "the client is closed")
-
 
 @dataclasses.dataclass(frozen=True)
 class Method:

@@ -72,6 +72,10 @@ def without_details(code: int, message: str, more: Mapping[str, str]) -> errors.
     return errors.make(code, "CALL_FAILED", message, more)
 
 
+def closed(target: str) -> errors.TorporError:
+    return errors.FailedPrecondition("CLIENT_CLOSED", "the client is closed", {"target": target})
+
+
 def connection_broke(error: errors.TorporError) -> bool:
     """Whether it is not known if the daemon has done what it was asked for."""
     return error.reason == "DAEMON_UNREACHABLE"

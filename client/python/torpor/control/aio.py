@@ -157,7 +157,7 @@ class AsyncClient:
 
     def _channel(self) -> grpc.aio.Channel:
         if self._closed:
-            raise errors.FailedPrecondition(*_request.CLOSED, {"target": self.target})
+            raise _status.closed(self.target)
         if self._made is None:  # needs the event loop
             self._made = grpc.aio.insecure_channel(self.target, _request.CHANNEL_OPTIONS)
         return self._made

@@ -303,7 +303,7 @@ class Client:
         except ValueError:
             if not self._closed:
                 raise
-            raise errors.FailedPrecondition(*_request.CLOSED, {"target": self.target}) from None
+            raise _status.closed(self.target) from None
 
     def _open(self, request: messages.WatchRequest, patience: Patience) -> Any:
         stream = self._channel.unary_stream(
