@@ -112,9 +112,9 @@ class Run:
             traceback.print_exc()
             self.check("runs to its end", False, f"{type(error).__name__}: {error}")
             print("---- torpord", self.daemon.log_tail(40), "----", sep="\n", flush=True)
-            self.allocator.wake_up()
         gc.collect()
         torch.cuda.synchronize()
+        self.allocator.wake_up()
         self.allocator.release_pools()
         left = self.allocator.get_current_usage()
         self.check("everything is given back", left == 0, f"{left:,} bytes are left")
@@ -309,12 +309,11 @@ class Run:
         with self.pool("weights"):
             weights = bytes_on_gpu(2 * GIB)
         self.allocator.sleep(())
-        neighbour = self.torpor.connect(name="neighbour", driver="cuda")
         secret = b"\x5a" * (512 * MIB)
-        addresses = [neighbour.allocate("secret", len(secret)) for _ in range(6)]
-        for address in addresses:
-            neighbour.write(address, secret)
-        neighbour.close()
+        with self.torpor.connect(name="neighbour", driver="cuda") as neighbour:
+            addresses = [neighbour.allocate("secret", len(secret)) for _ in range(6)]
+            for address in addresses:
+                neighbour.write(address, secret)
         self.allocator.wake_up()
         self.check("dropped memory comes back zeroed", not bool(weights.any()))
 
