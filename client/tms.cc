@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kDefaultTag[] = "default";
 
-bool FlagOfEnvironment(const char* name) {
+bool EnvironmentSwitch(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr) return false;
   const std::string text = value;
@@ -24,9 +24,9 @@ bool FlagOfEnvironment(const char* name) {
 
 // What the calls of a thread have set.
 struct Settings {
-  bool interesting = FlagOfEnvironment("TMS_INIT_ENABLE");
-  bool cpu_backup = FlagOfEnvironment("TMS_INIT_ENABLE_CPU_BACKUP");
-  bool disk_backup = FlagOfEnvironment("TMS_INIT_ENABLE_DISK_BACKUP");
+  bool interesting = EnvironmentSwitch("TMS_INIT_ENABLE");
+  bool cpu_backup = EnvironmentSwitch("TMS_INIT_ENABLE_CPU_BACKUP");
+  bool disk_backup = EnvironmentSwitch("TMS_INIT_ENABLE_DISK_BACKUP");
   std::string tag = kDefaultTag;
   std::string backend;
 };
@@ -181,7 +181,7 @@ void tms_set_retain_cpu_backup(bool retain) { torpor::client::retain_cpu_backup 
 
 bool tms_get_retain_cpu_backup() {
   const int set = torpor::client::retain_cpu_backup;
-  return set < 0 ? torpor::client::FlagOfEnvironment("TMS_RETAIN_CPU_BACKUP") : set == 1;
+  return set < 0 ? torpor::client::EnvironmentSwitch("TMS_RETAIN_CPU_BACKUP") : set == 1;
 }
 
 void set_memory_margin_bytes(uint64_t) {}
