@@ -50,6 +50,9 @@ class VllmPluginTest(DaemonTest):
     def test_registers_and_starts_nothing(self):
         self.run_scenario("registers_and_starts_nothing")
 
+    def test_registered_twice(self):
+        self.run_scenario("registered_twice")
+
     def test_forked_engine(self):
         self.run_scenario("forked_engine")
 

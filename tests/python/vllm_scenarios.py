@@ -139,6 +139,23 @@ def registers_and_starts_nothing():
     raises(ValueError, backend.suspend, 3)
 
 
+def registered_twice():
+    """Before the worker's module is imported, as in an engine of one process, and after."""
+    torpor.vllm.register()
+    torpor.vllm.register()
+    worker = new_worker()
+    from vllm.v1.worker import worker_base
+
+    assert not any(type(finder).__module__ == "torpor.vllm._hook" for finder in sys.meta_path)
+    construct = worker_base.WorkerBase.__init__
+    torpor.vllm.register()
+    assert worker_base.WorkerBase.__init__ is construct
+    assert not hasattr(construct.__wrapped__, "__wrapped__")
+    assert worker_base.__loader__.get_source(worker_base.__name__)
+    assert set(tag_states()) == {"weights", "kv_cache", "runtime"}
+    worker.sleep(1)
+
+
 def forked_engine():
     """The engine forks its workers after it has loaded the plugins."""
     from vllm.plugins import load_general_plugins

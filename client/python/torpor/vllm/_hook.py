@@ -22,16 +22,21 @@ class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, then: Callable[[types.ModuleType], None]) -> None:
         self._name = name
         self._then = then
+        self._asks_others = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
+        if fullname != self._name or self._asks_others:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._asks_others = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asks_others = False
         if spec is None or spec.loader is None:
             return None
+        sys.meta_path.remove(self)
         execute = spec.loader.exec_module
 
         def execute_and_call(module: types.ModuleType) -> None:
