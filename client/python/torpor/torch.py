@@ -53,6 +53,7 @@ __all__ = [
 ]
 
 _Module = TypeVar("_Module", bound=torch.nn.Module)
+_Thing = TypeVar("_Thing")
 
 
 class OutOfMemoryError(torch.OutOfMemoryError):
@@ -292,8 +293,10 @@ def _new_pool(tag: str, device: int) -> _Pool:
     with _lock:
         if _allocator is None:
             # The same path, so that the dynamic loader gives the library that the session is of.
-            _allocator = torch.cuda.memory.CUDAPluggableAllocator(
-                _abi.library().path, "torpor_torch_malloc", "torpor_torch_free"
+            _allocator = _immortal(
+                torch.cuda.memory.CUDAPluggableAllocator(
+                    _abi.library().path, "torpor_torch_malloc", "torpor_torch_free"
+                )
             )
         with torch.cuda.device(device):
             pool = _immortal(torch.cuda.MemPool(_allocator.allocator()))
@@ -302,11 +305,12 @@ def _new_pool(tag: str, device: int) -> _Pool:
         return entry
 
 
-def _immortal(pool: torch.cuda.MemPool) -> torch.cuda.MemPool:
-    """Never destroyed: the destructor ends the process if any thread captures a graph or uses a
-    pool at that moment. _release does the same, and may fail."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
-    return pool
+def _immortal(thing: _Thing) -> _Thing:
+    """Keeps an allocator or a pool beyond the end of the interpreter, when tensors may still be
+    freed. Besides, the destructor of a pool ends the process if any thread captures a graph or
+    uses a pool at that moment; _release does the same, and may fail."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+    return thing
 
 
 def _release(entry: _Pool) -> None:
