@@ -3,6 +3,7 @@
 #
 #   TORPOR_BUNDLE=DIR|TARBALL tests/gpu/run.sh [--out DIR] [SECTION...]
 #     [--peers=all|none|PEER:LOAD,...] [--tms-wheel=FILE] [--bench=FLAG]
+#     [--wheels=DIR]
 #
 # Sections, each done in less than 8 minutes; all without any:
 #   bench     sleeps and wakes, beside those of the peers; --bench= passes a
@@ -10,6 +11,7 @@
 #   compat    torch_memory_saver's interface, with its users' scenarios
 #   contract  the driver's contract suite on CudaDriver
 #   demo      deploy/demo.sh, on a small checkpoint and on one of 1 GiB
+#   examples  docs/examples/python with models of PyTorch
 #   faults    workers that are killed, awake and asleep
 #   package   PyTorch through the Python package: models of 2B and 7B shape,
 #             graphs, torch.compile, 50 cycles, what the package costs
@@ -17,8 +19,11 @@
 #   vllm      vLLM's allocator and sleep-mode backend, without vLLM
 #
 # Needs the NVIDIA driver and, but for contract, Python with numpy, safetensors;
-# for peers, compat, package and vllm torch; for package, pytorch and vllm also
-# transformers, for pytorch nvidia-ml-py (TORPOR_PYTHON names it).
+# for peers, compat, examples, package and vllm torch; for package, pytorch and
+# vllm also transformers, for pytorch nvidia-ml-py, for compat, examples and
+# package the package torpor, for examples with grpcio and protobuf
+# (TORPOR_PYTHON names it). --wheels= has wheels in DIR, as of those, that are
+# unpacked for this run.
 # Logs and figures go to DIR (default $OUT, else gpu-results).
 set -uo pipefail
 
@@ -27,8 +32,9 @@ python=${TORPOR_PYTHON:-python3}
 out=${OUT:-gpu-results}
 sections=()
 bench=()
+wheels=
 
-usage() { sed -n '2,23s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,28s/^# \{0,1\}//p' "$0"; }
 
 while [ $# -gt 0 ]; do
   case $1 in
@@ -36,13 +42,16 @@ while [ $# -gt 0 ]; do
     --out=*) out=${1#--out=} ;;
     --peers=* | --tms-wheel=*) bench+=("$1") ;;
     --bench=*) bench+=("${1#--bench=}") ;;
+    --wheels=*) wheels=${1#--wheels=} ;;
     -h | --help) usage; exit 0 ;;
-    bench | compat | contract | demo | faults | package | pytorch | vllm) sections+=("$1") ;;
+    bench | compat | contract | demo | examples | faults | package | pytorch | vllm)
+      sections+=("$1")
+      ;;
     *) usage >&2; exit 2 ;;
   esac
   shift
 done
-[ ${#sections[@]} -gt 0 ] || sections=(bench compat contract demo faults package pytorch vllm)
+[ ${#sections[@]} -gt 0 ] || sections=(bench compat contract demo examples faults package pytorch vllm)
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -61,6 +70,16 @@ if [ ! -x "$bundle/bin/torpord" ]; then
 fi
 TORPOR_BUNDLE=$(cd "$bundle" && pwd)
 export TORPOR_BUNDLE
+
+if [ -n "$wheels" ]; then
+  tag=$("$python" -c 'import sys; print("-cp%d%d-" % sys.version_info[:2])')
+  for wheel in "$wheels"/*.whl; do
+    case $wheel in
+      *"$tag"* | *-abi3-* | *-none-*) "$python" -m zipfile -e "$wheel" "$scratch/site" || exit 2 ;;
+    esac
+  done
+  export PYTHONPATH=$scratch/site${PYTHONPATH:+:$PYTHONPATH}
+fi
 
 summary=$out/summary.md
 {
@@ -82,6 +101,7 @@ for section in "${sections[@]}"; do
     bench) command=("$here/bench.sh" --out "$out" "${bench[@]}") ;;
     contract | demo) command=("$here/$section.sh") ;;
     compat) command=("$python" "$here/compat_tms.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
+    examples) command=("$python" "$here/examples.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     faults) command=("$python" "$here/faults.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     package) command=("$python" "$here/package_torch.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     pytorch) command=("$python" "$here/pytorch_sleep.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;

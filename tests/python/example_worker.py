@@ -18,6 +18,31 @@ import torpor
 MIB = 1 << 20
 
 
+def serve_endpoints(session):
+    """Sleeps and wakes when asked as vLLM is, and says so to the daemon."""
+
+    class Endpoints(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            {"/sleep": session.sleep, "/wake_up": session.wake_up}[self.path]()
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endpoints)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    session.set_sleep_endpoint(f"POST http://127.0.0.1:{server.server_port}/sleep")
+
+
+def answer_calls(model):
+    """A line of JSON for each, to the end of the input."""
+    print(json.dumps({}), flush=True)
+    for line in sys.stdin:
+        arguments = json.loads(line)
+        print(json.dumps(getattr(model, arguments.pop("call"))(**arguments)), flush=True)
+
+
 class Model:
     def __init__(self, name, model_mib, other_tag, other_mib, engine):
         quiesce = torpor.Quiesce.NONE if engine else torpor.Quiesce.GUARD
@@ -28,24 +53,7 @@ class Model:
         digest = hashlib.sha256(name.encode()).digest()
         self.session.write(self.weights, digest * (self.size // len(digest)))
         if engine:
-            self.serve()
-
-    def serve(self):
-        """vLLM's two endpoints."""
-        session = self.session
-
-        class Endpoints(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                {"/sleep": session.sleep, "/wake_up": session.wake_up}[self.path]()
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Endpoints)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        session.set_sleep_endpoint(f"POST http://127.0.0.1:{server.server_port}/sleep")
+            serve_endpoints(self.session)
 
     def generate(self):
         with self.session.work():
@@ -75,13 +83,5 @@ class Model:
         return {}
 
 
-def main():
-    model = Model(*sys.argv[1:5], engine="--engine" in sys.argv)
-    print(json.dumps({}), flush=True)
-    for line in sys.stdin:
-        arguments = json.loads(line)
-        print(json.dumps(getattr(model, arguments.pop("call"))(**arguments)), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    answer_calls(Model(*sys.argv[1:5], engine="--engine" in sys.argv))
