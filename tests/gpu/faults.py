@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 
-import torpor_ctypes
+import torpor
 from figures import Figures
 from torpor_daemon import CommandFailed, Daemon, Programs, number
 
@@ -24,10 +24,10 @@ MIB = 1 << 20
 SLACK = 64 * MIB
 
 
-def worker(library_path, runtime_dir, name, driver):
+def worker(runtime_dir, name, driver):
     """The process that gets killed: holds memory, and obeys on standard input."""
-    session = torpor_ctypes.Library(library_path).connect(
-        name=name, runtime_dir=runtime_dir, driver=driver, quiesce=torpor_ctypes.Quiesce.GUARD
+    session = torpor.connect(
+        name=name, runtime_dir=runtime_dir, driver=driver, quiesce=torpor.Quiesce.GUARD
     )
     blocks = {}
     guards = []
@@ -48,15 +48,14 @@ def worker(library_path, runtime_dir, name, driver):
                 guards.append(session.work(timeout=0))
                 guards[-1].__enter__()
             print("ok", flush=True)
-        except (torpor_ctypes.TorporError, ValueError) as error:
+        except (torpor.TorporError, ValueError) as error:
             print(f"error {error}", flush=True)
 
 
 class Worker:
-    def __init__(self, options, programs, daemon, name):
+    def __init__(self, options, daemon, name):
         command = [
-            sys.executable, __file__, "--worker", programs.library, str(daemon.runtime_dir), name,
-            options.driver,
+            sys.executable, __file__, "--worker", str(daemon.runtime_dir), name, options.driver,
         ]
         self.name = name
         self.process = subprocess.Popen(
@@ -84,15 +83,14 @@ class Worker:
 
 
 class Run:
-    def __init__(self, options, programs, daemon, figures):
+    def __init__(self, options, daemon, figures):
         self.options = options
-        self.programs = programs
         self.daemon = daemon
         self.figures = figures
         self.size = options.size
 
     def start(self, name):
-        return Worker(self.options, self.programs, self.daemon, name)
+        return Worker(self.options, self.daemon, name)
 
     def usage(self):
         return self.daemon.ctl("usage")
@@ -209,7 +207,7 @@ def main():
         )
         failed_before = len(figures.failed())
         try:
-            getattr(Run(options, programs, daemon, figures), name)()
+            getattr(Run(options, daemon, figures), name)()
         except Exception:
             traceback.print_exc()
             figures.check(f"{name} runs to its end", False)

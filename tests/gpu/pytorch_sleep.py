@@ -28,7 +28,8 @@ import torch
 import transformers
 
 import engine
-import torpor_ctypes
+import torpor
+import torpor.torch
 from figures import Figures
 from torpor_daemon import Daemon, Programs, number, seconds
 
@@ -67,50 +68,32 @@ class DeviceMemory:
         return done.stdout.strip() or done.stderr.strip()
 
 
-class TorporPools:
-    """A MemPool for each tag, whose segments come from the daemon."""
+class TimedPools:
+    """Pools of PyTorch whose memory is the daemon's, and how long their scopes took."""
 
-    def __init__(self, library):
-        self.library = library
-        self.allocator = torch.cuda.memory.CUDAPluggableAllocator(
-            library.path, "torpor_torch_malloc", "torpor_torch_free"
-        )
-        self.pools = {}
+    def __init__(self):
         self.seconds = {}
-        self.freed = {}
 
     @contextlib.contextmanager
     def tag(self, tag):
-        """Allocations of this thread come from the daemon. For each tag once: what the pool has
-        freed at the end is given back behind PyTorch's back."""
-        pool = self.pools[tag] = torch.cuda.MemPool(self.allocator.allocator())
         start = time.monotonic()
-        with self.library.torch_tag(tag), torch.cuda.use_mem_pool(pool):
+        with torpor.torch.memory_pool(tag):
             yield
         self.seconds[tag] = time.monotonic() - start
-        self.freed[tag] = 0
-        for segment in pool.snapshot(include_traces=False):
-            if segment["allocated_size"] == 0:
-                self.library.c.torpor_torch_free(
-                    segment["address"], segment["total_size"], 0, None
-                )
-                self.freed[tag] += 1
 
 
 class Run:
-    def __init__(self, options, programs, daemon, figures):
+    def __init__(self, options, daemon, figures):
         self.options = options
         self.daemon = daemon
         self.figures = figures
         self.memory = DeviceMemory()
-        self.library = torpor_ctypes.Library(programs.library)
         torch.cuda.init()
-        self.session = self.library.connect(
-            name=NAME, runtime_dir=daemon.runtime_dir, driver="cuda",
-            quiesce=torpor_ctypes.Quiesce.GUARD,
+        self.session = torpor.connect(
+            name=NAME, runtime_dir=daemon.runtime_dir, driver="cuda", quiesce=torpor.Quiesce.GUARD
         )
-        self.session.torch_use()
-        self.pools = TorporPools(self.library)
+        torpor.torch.use(self.session)
+        self.pools = TimedPools()
         self.engine = None
         self.logits = None
 
@@ -195,7 +178,7 @@ class Run:
             with self.session.work(*tags, timeout=0):
                 pass
             self.figures.check(f"{step}: the guard stays shut", False, "it opened")
-        except torpor_ctypes.TorporError as error:
+        except torpor.TorporError as error:
             self.figures.check(f"{step}: the guard stays shut", error.reason == "ASLEEP", error)
 
     # ---- Steps
@@ -223,7 +206,8 @@ class Run:
             resident = number(usage[tag], "resident_bytes")
             figures.fact(f"{tag}: tensors", f"{size:,} bytes")
             figures.fact(f"{tag}: segments", f"{usage[tag]['segments']} of {resident:,} bytes")
-            figures.fact(f"{tag}: empty segments freed after the scope", self.pools.freed[tag])
+            empty = [part for part in torpor.torch.segments(tag) if part.allocated == 0]
+            figures.check(f"{tag}: no empty segment is left after the scope", not empty, empty)
             figures.row(f"allocate {tag}", size=resident, seconds=self.pools.seconds[tag])
         self.check_tags()
         figures.fact("device memory taken in all", f"{free - self.memory.free():,} bytes")
@@ -252,7 +236,7 @@ class Run:
         for tag, tensors in (
             ("weights", self.engine.weights().values()), ("kv_cache", kv_tensors)
         ):
-            tags = {self.session.segment(tensor.data_ptr())[2] for tensor in tensors}
+            tags = {self.session.segment(tensor.data_ptr()).tag for tensor in tensors}
             self.figures.check(f"{tag}: every tensor is in the daemon's memory", tags == {tag}, tags)
 
     def measure_link(self):
@@ -384,7 +368,7 @@ def diagnose(run, daemon):
     for what in (
         lambda: daemon.ctl("usage"),
         DeviceMemory.smi,
-        lambda: run.library.last_error() if run else None,
+        torpor.torch.last_error,
         lambda: torch.cuda.memory_summary(abbreviated=True),
     ):
         try:
@@ -405,15 +389,14 @@ def main():
     faulthandler.dump_traceback_later(420, exit=True)
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    programs = Programs(bundle=options.bundle)
     figures = Figures("A PyTorch transformer asleep and awake")
     run = None
     daemon = Daemon(
-        programs, "--driver=cuda", "--host_pool=12GiB", "--worker_deadline=20s",
-        log=out / "pytorch-torpord.log",
+        Programs(bundle=options.bundle), "--driver=cuda", "--host_pool=12GiB",
+        "--worker_deadline=20s", log=out / "pytorch-torpord.log",
     )
     try:
-        run = Run(options, programs, daemon, figures)
+        run = Run(options, daemon, figures)
         for step in (
             run.set_up, run.level_one, run.again, run.while_busy, run.level_two, run.tag_by_tag,
         ):

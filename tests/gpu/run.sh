@@ -18,12 +18,12 @@
 #   pytorch   a PyTorch transformer of two billion parameters
 #   vllm      vLLM's allocator and sleep-mode backend, without vLLM
 #
-# Needs the NVIDIA driver and, but for contract, Python with numpy, safetensors;
-# for peers, compat, examples, package and vllm torch; for package, pytorch and
-# vllm also transformers, for pytorch nvidia-ml-py, for compat, examples and
-# package the package torpor, for examples with grpcio and protobuf
-# (TORPOR_PYTHON names it). --wheels= has wheels in DIR, as of those, that are
-# unpacked for this run.
+# Needs the NVIDIA driver and Python (TORPOR_PYTHON names it): for bench and demo
+# with numpy, safetensors; for peers, compat, examples, package, pytorch and vllm
+# with torch; for package, pytorch and vllm also transformers, for pytorch
+# nvidia-ml-py, for examples grpcio and protobuf. The package torpor is that of
+# the bundle. --wheels= has wheels in DIR, as of those, that are unpacked for this
+# run.
 # Logs and figures go to DIR (default $OUT, else gpu-results).
 set -uo pipefail
 
@@ -71,6 +71,7 @@ fi
 TORPOR_BUNDLE=$(cd "$bundle" && pwd)
 export TORPOR_BUNDLE
 
+"$python" -m zipfile -e "$TORPOR_BUNDLE"/python/torpor-*.whl "$scratch/site" || exit 2
 if [ -n "$wheels" ]; then
   tag=$("$python" -c 'import sys; print("-cp%d%d-" % sys.version_info[:2])')
   for wheel in "$wheels"/*.whl; do
@@ -78,8 +79,8 @@ if [ -n "$wheels" ]; then
       *"$tag"* | *-abi3-* | *-none-*) "$python" -m zipfile -e "$wheel" "$scratch/site" || exit 2 ;;
     esac
   done
-  export PYTHONPATH=$scratch/site${PYTHONPATH:+:$PYTHONPATH}
 fi
+export PYTHONPATH=$scratch/site${PYTHONPATH:+:$PYTHONPATH}
 
 summary=$out/summary.md
 {

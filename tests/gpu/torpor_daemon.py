@@ -23,23 +23,23 @@ def _end_with_parent():
 
 
 class Programs:
-    """Where torpord, torporctl and libtorpor.so lie: those of an unpacked bundle, or given."""
+    """Where torpord and torporctl lie: those of an unpacked bundle, or given."""
 
-    def __init__(self, *, bundle=None, torpord=None, torporctl=None, library=None):
+    def __init__(self, *, bundle=None, torpord=None, torporctl=None):
         root = pathlib.Path(bundle) if bundle else None
         self.torpord = str(torpord or root / "bin/torpord")
         self.torporctl = str(torporctl or root / "bin/torporctl")
-        self.library = str(library or root / "lib/libtorpor.so")
 
 
 class Daemon:
-    """Runs torpord in a runtime directory of its own until closed."""
+    """Runs torpord until closed, in a runtime directory of its own unless one is given."""
 
-    def __init__(self, programs, *flags, log=None, start_timeout=60):
+    def __init__(self, programs, *flags, log=None, start_timeout=60, runtime_dir=None):
         self.programs = programs
         # Not below a test's own folder: paths of Unix sockets are short.
-        self.runtime_dir = pathlib.Path(tempfile.mkdtemp(prefix="torpor-", dir="/tmp"))
-        self.log_path = pathlib.Path(log) if log else self.runtime_dir / "torpord.log"
+        self._scratch = pathlib.Path(tempfile.mkdtemp(prefix="torpor-", dir="/tmp"))
+        self.runtime_dir = pathlib.Path(runtime_dir) if runtime_dir else self._scratch
+        self.log_path = pathlib.Path(log) if log else self._scratch / "torpord.log"
         self._log = open(self.log_path, "wb")
         self.process = subprocess.Popen(
             [programs.torpord, f"--runtime_dir={self.runtime_dir}", *flags],
@@ -99,7 +99,7 @@ class Daemon:
                 self.process.kill()
                 self.process.wait()
         self._log.close()
-        shutil.rmtree(self.runtime_dir, ignore_errors=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
         return self.process.returncode
 
     def __enter__(self):

@@ -1,49 +1,21 @@
-"""libtorpor.so in a process of its own, asleep and awake through torporctl, on the host driver.
+"""Sessions: memory, the guard, sleep and wake, also through torporctl."""
 
-    ctypes_test.py TORPORD TORPORCTL LIBTORPOR [MODEL.safetensors]
-"""
-
-import pathlib
 import random
-import sys
 import threading
 import time
-import unittest
 
 import safetensors
 
-from torpor_ctypes import Library, Policy, Quiesce, TorporError
-from torpor_daemon import CommandFailed, Daemon, Programs, number, seconds
-
-MIB = 1 << 20
-MODEL = None
-PROGRAMS = None
+import torpor
+from fixture import MIB, MODEL, DaemonTest, main
+from torpor import Policy, Quiesce
+from torpor_daemon import CommandFailed, number, seconds
 
 
-class CtypesTest(unittest.TestCase):
+class CtypesTest(DaemonTest):
     def setUp(self):
-        self.library = Library(PROGRAMS.library)
-        self.daemon = Daemon(
-            PROGRAMS, "--driver=host", "--host_device_memory=640MiB", "--host_pool=512MiB",
-            "--safety_reserve=0",
-        )
-        self.addCleanup(self.stop)
-        self.session = self.library.connect(
-            name="w", runtime_dir=self.daemon.runtime_dir, quiesce=Quiesce.GUARD
-        )
-
-    def stop(self):
-        if self.session.handle:
-            self.session.close()
-        self.assertEqual(self.daemon.close(), 0)
-
-    def assert_fails(self, reason, function, *arguments, **named):
-        with self.assertRaises(TorporError) as caught:
-            function(*arguments, **named)
-        self.assertEqual(caught.exception.reason, reason, caught.exception)
-
-    def free_bytes(self):
-        return number(self.daemon.ctl("usage")["device"], "free_bytes")
+        super().setUp()
+        self.session = self.connect()
 
     def test_sleep_from_outside_and_wake(self):
         data = random.Random(1).randbytes(7 * MIB)
@@ -51,7 +23,9 @@ class CtypesTest(unittest.TestCase):
         cache = self.session.allocate("kv_cache", 4 * MIB)
         self.session.write(weights, data)
         self.session.write(cache, b"\xaa" * (4 * MIB))
-        self.assertEqual(self.session.segment(weights + 5 * MIB), (weights, 8 * MIB, "weights"))
+        self.assertEqual(
+            self.session.segment(weights + 5 * MIB), torpor.Segment(weights, 8 * MIB, "weights")
+        )
         free = self.free_bytes()
 
         answer = self.daemon.ctl("sleep", "--worker=w", "--level=1")
@@ -59,7 +33,7 @@ class CtypesTest(unittest.TestCase):
         self.assertEqual(number(answer, "copied_bytes"), 8 * MIB)
         self.assertGreater(seconds(answer["workers"][0]["timing"]["total"]), 0)
         self.assertEqual(self.free_bytes(), free + 12 * MIB)
-        _, tags = self.session.usage()
+        tags = self.session.usage().tags
         self.assertEqual(tags["weights"].offloaded_bytes, 8 * MIB)
         self.assertEqual(tags["kv_cache"].discarded_bytes, 4 * MIB)
 
@@ -146,26 +120,136 @@ class CtypesTest(unittest.TestCase):
         self.assert_fails("UNKNOWN_ADDRESS", self.session.read, address, 1)
 
     def test_pytorch_entry_points(self):
-        self.session.torch_use()
+        c = torpor._abi.library().c
+        self.session.call("torpor_torch_use")
         free = self.free_bytes()
-        with self.library.torch_tag("weights"):
-            address = self.library.c.torpor_torch_malloc(3 * MIB, 0, None)
-        self.assertEqual(self.session.segment(address), (address, 4 * MIB, "weights"))
-        other = self.library.c.torpor_torch_malloc(1, 0, None)
-        self.assertEqual(self.session.segment(other)[2], "default")
-        self.assertIsNone(self.library.c.torpor_torch_malloc(0, 0, None))
-        self.assertIsNone(self.library.c.torpor_torch_malloc(1 << 40, 0, None))
-        self.assertEqual(self.library.last_error().code, 8)
+        self.assertEqual(c.torpor_torch_set_tag(b"weights"), 0)
+        address = c.torpor_torch_malloc(3 * MIB, 0, None)
+        c.torpor_torch_set_tag(None)
+        self.assertEqual(
+            self.session.segment(address), torpor.Segment(address, 4 * MIB, "weights")
+        )
+        other = c.torpor_torch_malloc(1, 0, None)
+        self.assertEqual(self.session.segment(other).tag, "default")
+        self.assertIsNone(c.torpor_torch_malloc(0, 0, None))
+        self.assertIsNone(c.torpor_torch_malloc(1 << 40, 0, None))
+        self.assertEqual(torpor._abi.library().last_error().code, 8)
         self.daemon.ctl("sleep", "--worker=w", "--level=1")
-        self.library.c.torpor_torch_free(address, 3 * MIB, 0, None)
+        c.torpor_torch_free(address, 3 * MIB, 0, None)
         self.daemon.ctl("wake", "--worker=w")
-        self.library.c.torpor_torch_free(other, 1, 0, None)
+        c.torpor_torch_free(other, 1, 0, None)
         self.assertEqual(self.free_bytes(), free)
 
+    def test_what_the_daemon_said(self):
+        info = self.session.info
+        self.assertEqual((info.device_kind, info.device_uuid), ("host", "host-0"))
+        self.assertEqual((info.device_total_bytes, info.granularity_bytes), (640 * MIB, 2 * MIB))
+        self.assertEqual(self.workers()["w"]["id"], f"w-{info.worker_id}")
+        self.assertIn("host-0", repr(self.session))
+
+    def test_copies_take_whatever_has_bytes(self):
+        address = self.session.allocate("weights", 2 * MIB)
+        for data in (b"bytes", bytearray(b"array"), memoryview(b"views"), memoryview(b"xaxbx")[1::2]):
+            self.session.write(address, data)
+            self.assertEqual(self.session.read(address, len(data)), bytes(data))
+        self.session.write(address, bytearray())
+        self.assertEqual(self.session.read(address, 0), b"")
+
+    def test_numbers_that_do_not_fit_are_no_others(self):
+        self.assert_fails("BAD_ALLOCATION_SIZE", self.session.allocate, "weights", -1)
+        self.assert_fails("BAD_ALLOCATION_SIZE", self.session.allocate, "weights", (1 << 64) + 1)
+        self.assert_fails("EMPTY_ALLOCATION", self.session.allocate, "weights", 0)
+        self.assert_fails("LARGER_THAN_DEVICE", self.session.allocate, "weights", (1 << 63) - 1)
+        address = self.session.allocate("weights", 1)
+        self.assert_fails("UNKNOWN_ADDRESS", self.session.free, address + (1 << 64))
+        self.assert_fails("UNKNOWN_ADDRESS", self.session.segment, -1)
+        self.assert_fails("BAD_SIZE", self.session.read, address, -1)
+        self.assert_fails("NUL_IN_TEXT", self.session.allocate, "we\0ights", 1)
+        self.assert_fails("BAD_TAG", self.session.allocate, "we ights", 1)
+        self.assertEqual(self.session.usage().tags["weights"].segments, 1)
+
+    def test_errors_have_numbers(self):
+        hog = self.session.allocate("weights", 600 * MIB)
+        error = self.assert_fails("DEVICE_BUDGET_EXHAUSTED", self.session.allocate, "more", 64 * MIB)
+        self.assertIsInstance(error, torpor.errors.ResourceExhausted)
+        self.assertIsInstance(error, MemoryError)
+        self.assertEqual(error.number("requested_bytes"), 64 * MIB)
+        self.assertEqual(error.number("available_bytes"), 40 * MIB)
+        self.assertIn("RESOURCE_EXHAUSTED DEVICE_BUDGET_EXHAUSTED", str(error))
+        self.session.free(hog)
+        self.session.free(0)
+
+    def test_an_allocation_waits_for_its_turn(self):
+        hog = self.session.allocate("weights", 600 * MIB)
+        other = self.connect("other")
+        late = self.assert_fails(
+            "ALLOCATION_DEADLINE", other.allocate, "weights", 64 * MIB, timeout=0.05
+        )
+        self.assertIsInstance(late, TimeoutError)
+        got = []
+        thread = threading.Thread(
+            target=lambda: got.append(other.allocate("weights", 64 * MIB, timeout=60))
+        )
+        thread.start()
+        self.wait_for(lambda: self.daemon.ctl("usage").get("queue"))
+        self.session.free(hog)
+        thread.join(30)
+        self.assertTrue(got)
+
+    def test_discard(self):
+        self.assertEqual(self.session.discard(), torpor.SleepResult(0, 0, 0))
+        address = self.session.allocate("weights", 2 * MIB)
+        self.session.allocate("kv_cache", 4 * MIB)
+        self.session.write(address, b"gone")
+        self.assertEqual(self.session.discard("kv_cache").device_bytes, 4 * MIB)
+        self.session.sleep()
+        self.session.discard(force=True)
+        tags = self.session.usage().tags
+        self.assertEqual(tags["weights"].discarded_bytes, 2 * MIB)
+        self.session.wake_up()
+        self.assertEqual(self.session.read(address, 4), bytes(4))
+
+    def test_reports_and_lists(self):
+        self.session.report_usage(3 * MIB, 5 * MIB)
+        worker = self.workers()["w"]
+        self.assertEqual(number(worker, "reported_live_bytes"), 3 * MIB)
+        self.assertEqual(number(worker, "reported_reserved_bytes"), 5 * MIB)
+        for number_of_tag in range(40):
+            self.session.allocate(f"tag{number_of_tag}", 1)
+        usage = self.session.usage()
+        self.assertEqual(len(usage.tags), 40)
+        self.assertEqual(usage.device_total_bytes, 640 * MIB)
+        self.assertEqual(usage.device_free_bytes, 560 * MIB)
+
+    def test_an_endpoint_for_those_who_are_refused(self):
+        self.session.set_quiesce(Quiesce.NONE)
+        self.session.allocate("weights", 1)
+        self.session.set_sleep_endpoint("POST http://127.0.0.1:8000/sleep")
+        with self.assertRaisesRegex(CommandFailed, "http://127.0.0.1:8000/sleep"):
+            self.daemon.ctl("sleep", "--worker=w", "--level=1")
+        self.session.set_sleep_endpoint(None)
+        self.assert_fails("LIBRARY_TOO_OLD", self.session.call, "torpor_of_tomorrow")
+
+    def test_functions_of_the_module_are_those_of_the_newest_session(self):
+        newest = self.connect("newest")
+        self.assertIs(torpor.current(), newest)
+        newest.allocate("weights", 2 * MIB)
+        with torpor.work("weights", timeout=0):
+            pass
+        self.assertEqual(torpor.sleep(1, "weights").copied_bytes, 2 * MIB)
+        self.assertEqual(torpor.usage().tags["weights"].offloaded_bytes, 2 * MIB)
+        self.assertEqual(torpor.wake_up("weights").copied_bytes, 2 * MIB)
+        self.assertEqual(
+            torpor.sleep_policies({"weights": Policy.DISCARD}).discarded_bytes, 2 * MIB
+        )
+        self.assertEqual(torpor.discard("weights").discarded_bytes, 0)
+        newest.close()
+        self.assertIs(torpor.current(), self.session)
+        self.session.close()
+        self.assert_fails("NOT_CONNECTED", torpor.current)
+
     def test_every_tensor_of_a_published_model(self):
-        if MODEL is None:
-            self.skipTest("no model given")
-        tensors = safetensors.deserialize(pathlib.Path(MODEL).read_bytes())
+        tensors = safetensors.deserialize(MODEL.read_bytes())
         placed = {}
         for name, tensor in tensors:
             data = bytes(tensor["data"])
@@ -180,7 +264,4 @@ class CtypesTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    torpord, torporctl, library, *model = sys.argv[1:]
-    PROGRAMS = Programs(torpord=torpord, torporctl=torporctl, library=library)
-    MODEL = model[0] if model else None
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    main()

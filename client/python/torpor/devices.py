@@ -84,11 +84,16 @@ def _kind(entry: str) -> str:
     return "ordinal" if re.match(r"\+?\d", entry) else ""
 
 
-def resolve(device: int, directory: str | os.PathLike[str] | None = None) -> str | None:
+def resolve(
+    device: int,
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    look_up: bool = True,
+) -> str | None:
     """UUID of the device that this process sees as number `device`; None: CUDA has to say.
 
-    `directory` is the runtime directory in which abbreviated names are looked up; None:
-    runtime_dir().
+    Abbreviated names are looked up in the runtime directory `directory` (None: runtime_dir()),
+    unless `look_up` is false: then CUDA has to say.
 
     Raises:
         NotFound NO_SUCH_DEVICE: CUDA_VISIBLE_DEVICES does not list so many, or none at all.
@@ -112,7 +117,7 @@ def resolve(device: int, directory: str | os.PathLike[str] | None = None) -> str
         return None
     if _UUID.fullmatch(entry):
         return entry[:4] + entry[4:].lower()
-    return _complete(entry, directory or runtime_dir())
+    return _complete(entry, directory or runtime_dir()) if look_up else None
 
 
 def _complete(prefix: str, directory: str | os.PathLike[str]) -> str:

@@ -440,8 +440,9 @@ class Session:
         asleep any more; in turn, on a thread of the library. `pause` returns when everything has
         stopped; it refuses by returning False or raising (which is logged): the sleep then fails
         with PAUSE_REFUSED. They may allocate and free, but not sleep, wake, close or set
-        callbacks (CALLED_FROM_CALLBACK). Blocks while a callback runs; afterwards the former ones
-        are not called again.
+        callbacks (CALLED_FROM_CALLBACK). work() lets no one in by then: pause must not wait for a
+        thread that may be about to enter. Blocks while a callback runs; afterwards the former ones
+        are not called again. At the end of the process they are taken away.
         """
         self._check_process()
         if self._in_callback():
@@ -621,8 +622,8 @@ def connect(
     if not 0 <= device < 1 << 31:
         raise errors.NotFound("NO_SUCH_DEVICE", f"no device number {device}", {"device": device})
     library = _abi.library()
-    if device_uuid is None and socket_path is None and driver != "host":
-        device_uuid = devices.resolve(device, runtime_dir)
+    if device_uuid is None and driver != "host":
+        device_uuid = devices.resolve(device, runtime_dir, look_up=socket_path is None)
     options = _abi.Options(
         ctypes.sizeof(_abi.Options),
         _abi.text(socket_path),
