@@ -123,6 +123,8 @@ class CudaDriver final : public Driver {
   Mutex context_mutex_;  // held while the context comes up
   std::atomic<CUctx_st*> context_{nullptr};
 
+  UniqueFd first_export_;  // of a small context: keeps later exports quick
+
   const std::unique_ptr<CudaDigest> digest_;
 
   struct Mapping {

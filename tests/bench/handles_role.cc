@@ -2,8 +2,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "lib/base/unique_fd.h"
 #include "tests/bench/figures.h"
 #include "tests/bench/role.h"
 
@@ -36,6 +38,7 @@ class Handles {
   struct Pair {
     MemoryHandle created;
     MemoryHandle imported;
+    UniqueFd fd;
   };
 
   template <typename Call>
@@ -49,19 +52,19 @@ class Handles {
   Status Begin(DeviceAddress address) {
     Pair pair;
     TORPOR_ASSIGN_OR_RETURN(pair.created, Time("create", [&] { return driver_.Create(size_); }));
-    TORPOR_ASSIGN_OR_RETURN(const UniqueFd fd,
-                            Time("export", [&] { return driver_.Export(pair.created); }));
+    TORPOR_ASSIGN_OR_RETURN(pair.fd, Time("export", [&] { return driver_.Export(pair.created); }));
     TORPOR_ASSIGN_OR_RETURN(pair.imported,
-                            Time("import", [&] { return driver_.Import(fd.get(), size_); }));
+                            Time("import", [&] { return driver_.Import(pair.fd.get(), size_); }));
     TORPOR_RETURN_IF_ERROR(Time("map", [&] { return driver_.Map(address, size_, pair.imported); }));
     TORPOR_RETURN_IF_ERROR(
         Time("set_access", [&] { return driver_.SetAccess(address, size_, Access::kReadWrite); }));
-    pairs_.push_back(pair);
+    pairs_.push_back(std::move(pair));
     return Status::Ok();
   }
 
   Status End(DeviceAddress address, int i) {
-    const Pair& pair = pairs_[static_cast<size_t>(i)];
+    Pair& pair = pairs_[static_cast<size_t>(i)];
+    pair.fd.Reset();
     TORPOR_RETURN_IF_ERROR(Time("unmap", [&] { return driver_.Unmap(address, size_); }));
     TORPOR_RETURN_IF_ERROR(driver_.Release(pair.imported));
     return Time("release", [&] { return driver_.Release(pair.created); });
