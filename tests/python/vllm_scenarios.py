@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 import types
 
 import torch
@@ -252,7 +253,8 @@ def level_two_shows_nobody_elses_bytes():
             neighbour.write(taken[-1], b"\x5a" * size)
     neighbour.close()
     worker.wake_up(None)
-    assert free_bytes() == free
+    while free_bytes() != free:  # the daemon is still taking back what the neighbour had
+        time.sleep(0.01)
     assert zero(worker.tensors["weights"]) and zero(worker.tensors["kv_cache"])
     assert intact("buffer", worker.tensors["buffer"])
     assert intact("runtime", worker.tensors["runtime"])

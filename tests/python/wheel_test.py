@@ -163,13 +163,22 @@ class BuildTest(unittest.TestCase):
             files = []
             with zipfile.ZipFile(WHEEL) as archive:
                 for name in archive.namelist():
-                    if name.startswith("torpor/") and not name.startswith("torpor/control/"):
+                    if name.startswith("torpor/") and not name.startswith("torpor/control/bundled/"):
                         archive.extract(name, f"{folder}/client/python")
                         files.append(f"{folder}/client/python/{name}")
-            files += [root / "client/python/METADATA.in", root / "LICENSE"]
+            packed = len(files)
+            files += [
+                root / name
+                for name in (
+                    "LICENSE", "client/python/METADATA.in", "client/python/entry_points.txt",
+                    "proto/torpor/v1/memory_service.proto",
+                    "third_party/googleapis/google/rpc/error_details.proto",
+                    "third_party/googleapis/google/rpc/status.proto",
+                )
+            ]
             built = []
             for turn, order in enumerate((files, files[::-1])):
-                for file in files[:-2]:
+                for file in files[:packed]:
                     os.utime(file, (turn * 1e8, turn * 1e8))
                 out = pathlib.Path(folder) / str(turn) / WHEEL.name
                 out.parent.mkdir()
