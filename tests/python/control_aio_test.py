@@ -173,7 +173,7 @@ class Cancelling(AsyncControlTest):
             sleep.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await sleep
-        await self.until(rests)
+            await self.until(rests)  # the daemon has heard of it before the guard opens
         (tag,) = (await client.usage()).workers[0].tags
         self.assertEqual(tag.resident_bytes, 2 * MIB)
 
@@ -247,7 +247,14 @@ class Daemons(AsyncControlTest):
             error = await self.assert_raises("DAEMON_UNREACHABLE", sleep)
         self.assertIsInstance(error, ConnectionError)
         self.start_daemon(f"--runtime_dir={self.daemon.runtime_dir}")
-        self.assertEqual((await client.usage()).device.uuid, "host-0")
+
+        async def reachable():
+            try:
+                return (await client.usage()).device.uuid == "host-0"
+            except errors.Unavailable:
+                return False
+
+        await self.until(reachable)
 
     @asynchronous
     async def test_a_lost_answer(self, client):
