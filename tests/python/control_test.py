@@ -237,7 +237,8 @@ class Waiting(ControlTest):
             self.wait_for(lambda: self.client.usage().workers[0].operation_id)
             cancellation.cancel()
             self.assertIsInstance(sleeps.exception(), errors.Cancelled)
-        self.wait_for(lambda: not self.client.usage().workers[0].operation_id)
+            # Before it can go on.
+            self.wait_for(lambda: not self.client.usage().workers[0].operation_id)
         self.assertEqual(self.client.usage().workers[0].tags[0].resident_bytes, 2 * MIB)
 
     def test_closing_ends_calls(self):
@@ -425,7 +426,13 @@ class Daemons(ControlTest):
         self.assert_fails("DAEMON_NOT_RUNNING", find, runtime_dir=self.daemon.runtime_dir)
         self.assertEqual(discover(self.daemon.runtime_dir), [])
         self.start_daemon(f"--runtime_dir={self.daemon.runtime_dir}")
-        self.assertEqual(self.client.usage().device.uuid, "host-0")
+        self.wait_for(self.reachable)
+
+    def reachable(self):
+        try:
+            return self.client.usage().device.uuid == "host-0"
+        except errors.Unavailable:
+            return False
 
     def test_discovery(self):
         root = pathlib.Path(self.daemon.runtime_dir)

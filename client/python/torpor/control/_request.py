@@ -17,16 +17,17 @@ PolicyLike = Union[Policy, str]
 # Seconds: sleeps of large models are waited for, a daemon that hangs is not for ever.
 DEFAULT_TIMEOUT = 300.0
 # How often a call is repeated whose connection broke.
-DEFAULT_RETRIES = 2
+DEFAULT_RETRIES = 3
 
 CHANNEL_OPTIONS = [
     # Usage of a daemon with many workers and reservations.
     ("grpc.max_receive_message_length", 64 << 20),
     # The daemon listens on sockets and on the loopback only.
     ("grpc.enable_http_proxy", 0),
+    # Shorter than the pauses between repetitions, all together.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 300),
 ]
 
 
@@ -78,7 +79,7 @@ def backoffs(retries: int | None) -> Iterator[float]:
     """Seconds before each repetition; None: without an end."""
     attempt = 0
     while retries is None or attempt < retries:
-        yield min(0.1 * 2 ** min(attempt, 10), 1.0)
+        yield min(0.2 * 2 ** min(attempt, 10), 1.0)
         attempt += 1
 
 
