@@ -240,8 +240,10 @@ class Documents(unittest.TestCase):
         quickstart = read("docs/quickstart.md")
         blocks = re.findall(r"(?ms)^```cpp\n(.*?)^```$", quickstart)
         self.assertEqual(blocks, [read("docs/examples/worker.cc")])
-        for block in re.findall(r"(?ms)^```python\n(.*?)^```$", quickstart):
-            compile(block, "docs/quickstart.md", "exec")
+        for path in documents():
+            text = path.read_text(encoding="utf-8")
+            for block in re.findall(r"(?ms)^```python\n(.*?)^```$", text):
+                compile(block, str(path.relative_to(ROOT)), "exec")
 
 
 def main():
