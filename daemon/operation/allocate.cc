@@ -9,6 +9,7 @@ namespace torpor {
 Result<NewSegment> AllocateSegment(const OperationContext& context, WorkerId worker,
                                    const std::string& tag, Bytes size,
                                    std::optional<Draw> granted) {
+  context.images.pool().Yield();
   NewSegment segment;
   TORPOR_ASSIGN_OR_RETURN(segment.placement, context.inventory.Place(worker, tag, size));
   const Inventory::Placement& placement = segment.placement;

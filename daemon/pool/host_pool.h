@@ -67,6 +67,8 @@ class HostPool {
   bool IsPinned(const std::byte* data, Bytes size) const;
   // Pins everything, in the background and without making others wait.
   void StartPinning() { pinner_.StartBackground(); }
+  // Keeps the background from the driver for a moment (Pinner::Yield).
+  void Yield() { pinner_.Yield(); }
 
   Stats stats() const EXCLUDES(mutex_);
   const PoolMemory& memory() const { return *memory_; }

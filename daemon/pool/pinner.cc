@@ -91,12 +91,24 @@ bool Pinner::IsPinned(size_t slab) const {
 void Pinner::StartBackground() {
   MutexLock lock(mutex_);
   background_ = true;
+  registered_at_ = std::chrono::steady_clock::now();
   if (AllPinned()) return;
   if (const Status started = StartThreads(); !started.ok()) {
     log::Warning("host pool: not pinned in the background: {}", started);
   }
   to_populate_.NotifyAll();
   to_register_.NotifyOne();
+}
+
+void Pinner::Yield() {
+  MutexLock lock(mutex_);
+  yield_until_ = std::chrono::steady_clock::now() + options_.yield;
+}
+
+TimePoint Pinner::MayRegister(size_t slab) const {
+  if (slabs_[slab].demanded) return breathe_until_;
+  const TimePoint yield = std::min(yield_until_, registered_at_ + options_.most_yield);
+  return std::max({breathe_until_, rest_until_, yield});
 }
 
 Pinner::Stats Pinner::stats() const {
@@ -276,6 +288,7 @@ void Pinner::Leave(size_t slab) {
 void Pinner::Registered(size_t slab) {
   Slab& s = slabs_[slab];
   const TimePoint now = std::chrono::steady_clock::now();
+  registered_at_ = now;
   breathe_until_ = now + options_.breath;
   if (!s.demanded) rest_until_ = now + options_.pause;
   s.state = State::kPinned;
@@ -345,8 +358,7 @@ void Pinner::RunRegistrar() {
     const size_t slab = NextToRegister();
     Part part;
     const bool any = slab < slabs_.size();
-    const TimePoint begin =
-        any && slabs_[slab].demanded ? breathe_until_ : std::max(breathe_until_, rest_until_);
+    const TimePoint begin = any ? MayRegister(slab) : TimePoint();
     if (any && std::chrono::steady_clock::now() >= begin) {
       slabs_[slab].state = State::kRegistering;
       mutex_.Unlock();

@@ -39,6 +39,8 @@ class Pinner {
     int threads = 0;     // that populate; 0: as many as serve, at most 16
     Duration breath = std::chrono::microseconds(150);  // after each registration
     Duration pause = milliseconds(1);                  // after each one in the background
+    Duration yield = milliseconds(3);                  // after each Yield
+    Duration most_yield = milliseconds(100);           // between two of the background
     Duration retry = seconds(30);  // in the background after a refusal; doubles, to 10 minutes
     // What can still be taken from the system, asked before each slab; none: not asked. An error
     // stands for enough.
@@ -76,6 +78,9 @@ class Pinner {
   bool IsPinned(size_t slab) const EXCLUDES(mutex_);
   // Pins everything, in the background, from now on.
   void StartBackground() EXCLUDES(mutex_);
+  // Somebody uses the driver for a moment, and would wait for a registration: the background
+  // begins none for a few milliseconds, but for so many that it goes on.
+  void Yield() EXCLUDES(mutex_);
 
   Stats stats() const EXCLUDES(mutex_);
   // Brings `order` up to date.
@@ -119,6 +124,7 @@ class Pinner {
   void Populated(const Part& part, const Status& status) REQUIRES(mutex_);
   // The next slab to register; slabs_.size(): none now.
   size_t NextToRegister() const REQUIRES(mutex_);
+  TimePoint MayRegister(size_t slab) const REQUIRES(mutex_);
   void Registered(size_t slab) REQUIRES(mutex_);
   // Gives the slab's memory back, for which it lets go of the lock, and tells those that wait.
   void Refuse(size_t slab, const Status& why) REQUIRES(mutex_);
@@ -148,6 +154,8 @@ class Pinner {
   bool background_ GUARDED_BY(mutex_) = false;
   TimePoint breathe_until_ GUARDED_BY(mutex_);  // nothing is registered before
   TimePoint rest_until_ GUARDED_BY(mutex_);     // nor in the background
+  TimePoint yield_until_ GUARDED_BY(mutex_);    // nor that, but for most_yield
+  TimePoint registered_at_ GUARDED_BY(mutex_);  // when the last one was, or the background began
   TimePoint retry_at_ GUARDED_BY(mutex_);       // nothing is begun in the background before
   Duration retry_after_ GUARDED_BY(mutex_);     // how long, at the next refusal
   bool logged_ GUARDED_BY(mutex_) = false;      // that the system refuses

@@ -141,6 +141,25 @@ TEST_F(PinnerTest, TheBackgroundPinsAll) {
   EXPECT_EQ(driver_.Calls(CallKind::kRegisterHost), static_cast<int64_t>(kSlabs));
 }
 
+TEST_F(PinnerTest, TheBackgroundYieldsButGoesOn) {
+  Pinner::Options options = Threads(2);
+  options.yield = kNever;
+  options.most_yield = kNever;
+  {
+    Pinner pinner(driver_, *memory_, options);
+    pinner.Yield();
+    pinner.StartBackground();
+    EXPECT_THAT(pinner.Await(3, nullptr), IsOk());  // what is demanded does not wait
+    std::this_thread::sleep_for(milliseconds(50));
+    EXPECT_EQ(pinner.stats().pinned, kSlab);
+  }
+  options.most_yield = milliseconds(1);
+  Pinner pinner(driver_, *memory_, options);
+  pinner.Yield();
+  pinner.StartBackground();
+  Eventually([&] { return pinner.stats().pinned == kSlab * kSlabs; });
+}
+
 TEST_F(PinnerTest, ARefusalIsTheErrorOfThoseThatWait) {
   Pinner pinner(driver_, *memory_, {});
   driver_.StopAt(CallKind::kRegisterHost, 1);
