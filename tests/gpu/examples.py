@@ -148,7 +148,7 @@ def main():
         programs, "--driver=cuda", "--host_pool=8GiB", "--worker_deadline=20s",
         log=out / "examples-torpord.log",
     )
-    os.environ.update(TORPOR_LIBRARY=programs.library, TORPOR_RUNTIME_DIR=str(daemon.runtime_dir))
+    os.environ["TORPOR_RUNTIME_DIR"] = str(daemon.runtime_dir)
     client = Client(daemon.control_socket)
     run = Run(daemon, client, figures)
     try:

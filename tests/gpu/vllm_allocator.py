@@ -401,7 +401,7 @@ def main():
         programs, "--driver=cuda", "--host_pool=16GiB", log=out / "vllm-torpord.log"
     )
     os.environ.update(
-        TORPOR_LIBRARY=programs.library, TORPOR_RUNTIME_DIR=str(daemon.runtime_dir),
+        TORPOR_RUNTIME_DIR=str(daemon.runtime_dir),
         TORPOR_DRIVER="cuda", TORPOR_WORKER_NAME=NAME, TORPOR_SLEEP_ENDPOINT=ENDPOINT,
     )
     try:
