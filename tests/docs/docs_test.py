@@ -199,6 +199,9 @@ class Interface(unittest.TestCase):
         named = set()
         for _, text in sources():
             named |= set(re.findall(r'(?:getenv|Environment)\("(\w+)"\)', text))
+        for path in (ROOT / "client/python").rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            named |= set(re.findall(r'environ\.get\("(TORPOR_\w+)"\)', text))
         text = sections("docs/reference.md")["Environment of workers"]
         self.assertEqual(named, set(re.findall(r"(?m)^\| `(\w+)`", text)))
 
@@ -240,6 +243,7 @@ class Documents(unittest.TestCase):
         quickstart = read("docs/quickstart.md")
         blocks = re.findall(r"(?ms)^```cpp\n(.*?)^```$", quickstart)
         self.assertEqual(blocks, [read("docs/examples/worker.cc")])
+        self.assertIn(read("docs/examples/python/worker.py"), read("docs/integration/python.md"))
         for path in documents():
             text = path.read_text(encoding="utf-8")
             for block in re.findall(r"(?ms)^```python\n(.*?)^```$", text):

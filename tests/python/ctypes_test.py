@@ -1,5 +1,6 @@
 """Sessions: memory, the guard, sleep and wake, also through torporctl."""
 
+import pathlib
 import random
 import threading
 import time
@@ -220,6 +221,13 @@ class CtypesTest(DaemonTest):
         self.assertEqual(len(usage.tags), 40)
         self.assertEqual(usage.device_total_bytes, 640 * MIB)
         self.assertEqual(usage.device_free_bytes, 560 * MIB)
+
+    def test_the_guides_worker(self):
+        example = pathlib.Path(__file__).resolve().parents[2] / "docs/examples/python/worker.py"
+        self.session.close()
+        said = self.run_python(example.read_text(encoding="utf-8")).splitlines()
+        self.assertIn(f"copied_bytes={64 * MIB}", said[0])
+        self.assertIn(f"offloaded_bytes={64 * MIB}", said[1])
 
     def test_an_endpoint_for_those_who_are_refused(self):
         self.session.set_quiesce(Quiesce.NONE)
