@@ -54,6 +54,17 @@ class CallbacksTest(DaemonTest):
         self.session.on_pause(None)
         self.assertIsNone(kept())
 
+    def test_resume_is_replaced_alone(self):
+        self.assert_fails("NO_PAUSE_CALLBACK", self.session.on_resume, self.log("resume"))
+        self.session.on_pause(self.log("pause"), self.log("never"))
+        self.sleep()
+        torpor.on_resume(self.log("resume"))
+        self.wake()
+        self.session.on_resume(None)
+        self.sleep()
+        self.wake()
+        self.assertEqual(self.calls, ["pause", "resume", "pause"])
+
     def test_without_them_what_was_stated_before_counts(self):
         self.session.on_pause(self.log("pause"))
         self.session.on_pause(None)

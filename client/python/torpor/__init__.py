@@ -53,6 +53,7 @@ __all__ = [
     "discard",
     "errors",
     "on_pause",
+    "on_resume",
     "sessions",
     "sleep",
     "sleep_policies",
@@ -99,3 +100,8 @@ def usage() -> Usage:
 def on_pause(pause: Pause | None, resume: Resume | None = None) -> None:
     """Session.on_pause of the current session."""
     current().on_pause(pause, resume)
+
+
+def on_resume(resume: Resume | None) -> None:
+    """Session.on_resume of the current session."""
+    current().on_resume(resume)

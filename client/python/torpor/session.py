@@ -126,10 +126,11 @@ def _call_pause(key: int | None) -> int:
 
 def _call_resume(key: int | None) -> None:
     hooks = _hooks.get(key or 0)
-    if hooks is None or hooks.resume is None:
+    resume = hooks.resume if hooks is not None else None
+    if hooks is None or resume is None:
         return
     try:
-        hooks.run(hooks.resume)
+        hooks.run(resume)
     except BaseException:  # pylint: disable=broad-except
         _log.exception("the resume callback failed")
 
@@ -451,6 +452,20 @@ class Session:
             )
         with self._hook_lock:
             self._set_hooks(None if pause is None else _Hooks(pause, resume))
+
+    def on_resume(self, resume: Resume | None) -> None:
+        """Replaces the resume callback beside the pause callback that is set; None: there is none.
+        Does not block: one that runs goes on.
+
+        Raises FailedPrecondition NO_PAUSE_CALLBACK.
+        """
+        self._check_process()
+        hooks = _hooks.get(self._hook_key)
+        if hooks is None:
+            raise errors.FailedPrecondition(
+                "NO_PAUSE_CALLBACK", "there is no pause callback that one could resume from"
+            )
+        hooks.resume = resume
 
     def _set_hooks(self, hooks: _Hooks | None) -> None:
         key = 0
