@@ -104,7 +104,8 @@ class Run:
         while (free := self.free()) < expected - SLACK and time.monotonic() - start < 10:
             time.sleep(0.01)
         spent = time.monotonic() - start
-        self.figures.check(what, free >= expected - SLACK, f"{free:,} of {expected:,} after {spent:.2f} s")
+        told = f"{free:,} of {expected:,} after {spent:.2f} s"
+        self.figures.check(what, free >= expected - SLACK, told)
 
     def workers(self):
         return [worker["name"] for worker in self.usage()["workers"]]

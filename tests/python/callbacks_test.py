@@ -188,14 +188,14 @@ class CallbacksTest(DaemonTest):
             for thread in threads:
                 thread.join(30)
         self.assertGreaterEqual(self.calls.count("pause"), turns)
-        self.assertLessEqual(len(torpor.session._hooks), 1)
+        self.assertLessEqual(len(torpor._callbacks.installed), 1)
 
     def test_one_of_a_closed_session_is_not_called(self):
         other = self.connect("other")
         other.allocate("weights", 1)
         other.on_pause(self.log("pause"))
         other.close()
-        self.assertEqual(len(torpor.session._hooks), 0)
+        self.assertEqual(len(torpor._callbacks.installed), 0)
         self.wait_for(lambda: "other" not in self.workers())
 
     def test_of_a_process_that_ends(self):
@@ -215,9 +215,9 @@ class CallbacksTest(DaemonTest):
 
             def operate():
                 while not done.is_set():
-                    for command in (["sleep", "--worker=leaver", "--level=1"], ["wake", "--worker=leaver"]):
+                    for command in (["sleep", "--level=1"], ["wake"]):
                         try:
-                            self.daemon.ctl(*command)
+                            self.daemon.ctl(*command, "--worker=leaver")
                         except CommandFailed:
                             pass
 

@@ -150,7 +150,8 @@ class CtypesTest(DaemonTest):
 
     def test_copies_take_whatever_has_bytes(self):
         address = self.session.allocate("weights", 2 * MIB)
-        for data in (b"bytes", bytearray(b"array"), memoryview(b"views"), memoryview(b"xaxbx")[1::2]):
+        sparse = memoryview(b"xaxbx")[1::2]
+        for data in (b"bytes", bytearray(b"array"), memoryview(b"views"), sparse):
             self.session.write(address, data)
             self.assertEqual(self.session.read(address, len(data)), bytes(data))
         self.session.write(address, bytearray())
@@ -171,7 +172,9 @@ class CtypesTest(DaemonTest):
 
     def test_errors_have_numbers(self):
         hog = self.session.allocate("weights", 600 * MIB)
-        error = self.assert_fails("DEVICE_BUDGET_EXHAUSTED", self.session.allocate, "more", 64 * MIB)
+        error = self.assert_fails(
+            "DEVICE_BUDGET_EXHAUSTED", self.session.allocate, "more", 64 * MIB
+        )
         self.assertIsInstance(error, torpor.errors.ResourceExhausted)
         self.assertIsInstance(error, MemoryError)
         self.assertEqual(error.number("requested_bytes"), 64 * MIB)

@@ -242,7 +242,7 @@ class DaemonGoneTest(DaemonTest):
             error = self.assert_fails("DAEMON_GONE", call)
             self.assertIsInstance(error, torpor.errors.Unavailable)
             self.assertIsInstance(error, ConnectionError)
-        self.assertEqual(torpor.session._hooks, {})
+        self.assertEqual(torpor._callbacks.installed, {})
         with session.work("weights", timeout=0):
             self.assertEqual(session.read(resident, 5), b"stays")
         session.write(resident, b"still")

@@ -1,7 +1,7 @@
 """Tests of the Python package, against real daemons on the host driver."""
 
 def package_test(name, main, data = [], **kwargs):
-    """Runs `main`, a unittest program that ends with fixture.main(), with the package that users get.
+    """Runs `main`, a unittest program that ends with fixture.main(), with the built package.
 
     The wheel is unpacked for it; see fixture.py for what it finds.
 

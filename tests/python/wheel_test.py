@@ -163,7 +163,7 @@ class BuildTest(unittest.TestCase):
             files = []
             with zipfile.ZipFile(WHEEL) as archive:
                 for name in archive.namelist():
-                    if name.startswith("torpor/") and not name.startswith("torpor/control/bundled/"):
+                    if not name.startswith(("torpor-", "torpor/control/bundled/")):
                         archive.extract(name, f"{folder}/client/python")
                         files.append(f"{folder}/client/python/{name}")
             packed = len(files)

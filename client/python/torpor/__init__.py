@@ -17,23 +17,10 @@ from __future__ import annotations
 from typing import Mapping
 
 from torpor import errors
+from torpor._callbacks import Pause, Resume
 from torpor.errors import TorporError
-from torpor.session import (
-    Pause,
-    Policy,
-    Quiesce,
-    Resume,
-    Segment,
-    Session,
-    SessionInfo,
-    SleepResult,
-    TagUsage,
-    Usage,
-    Work,
-    connect,
-    current,
-    sessions,
-)
+from torpor.session import Session, Work, connect, current, sessions
+from torpor.types import Policy, Quiesce, Segment, SessionInfo, SleepResult, TagUsage, Usage
 
 __version__ = "0.1.0"
 

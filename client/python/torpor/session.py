@@ -4,141 +4,19 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import dataclasses
-import enum
-import itertools
 import logging
 import os
 import threading
 from types import TracebackType
-from typing import Any, Callable, Iterator, Mapping, Union
+from typing import Any, Iterator, Mapping, Union
 
-from torpor import _abi, devices, errors
+from torpor import _abi, _callbacks, devices, errors
+from torpor._callbacks import Pause, Resume
+from torpor.types import Policy, Quiesce, Segment, SessionInfo, SleepResult, TagUsage, Usage
 
 _log = logging.getLogger("torpor")
 
 BytesLike = Union[bytes, bytearray, memoryview]
-Pause = Callable[[], object]
-Resume = Callable[[], object]
-
-
-class Quiesce(enum.IntEnum):
-    """How others can bring this process to rest before they put it to sleep."""
-
-    NONE = 0  # they cannot: only its own sleep() works
-    SYNCHRONIZE = 1  # it promises to submit nothing that needs memory asleep
-    GUARD = 2  # it submits work only inside work()
-    CALLBACK = 3  # on_pause() stops it
-
-
-class Policy(enum.IntEnum):
-    """What becomes of a tag's bytes."""
-
-    KEEP = 0  # stays resident
-    OFFLOAD = 1  # its bytes go to host memory
-    DISCARD = 2  # its bytes are dropped; it comes back zeroed
-
-
-@dataclasses.dataclass(frozen=True)
-class SessionInfo:
-    """What the daemon said when the session was opened."""
-
-    worker_id: int
-    device_kind: str  # "cuda" or "host"
-    device_uuid: str
-    device_total_bytes: int
-    granularity_bytes: int  # segments are multiples of it
-
-
-@dataclasses.dataclass(frozen=True)
-class Segment:
-    address: int
-    size: int  # bytes, a multiple of the granularity
-    tag: str
-
-
-@dataclasses.dataclass(frozen=True)
-class SleepResult:
-    """What a sleep or a wake has done."""
-
-    device_bytes: int  # freed by a sleep, taken by a wake
-    copied_bytes: int  # between device and host memory
-    discarded_bytes: int  # dropped by a sleep, zeroed by a wake
-
-
-@dataclasses.dataclass(frozen=True)
-class TagUsage:
-    segments: int
-    resident_bytes: int
-    offloaded_bytes: int
-    discarded_bytes: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Usage:
-    """The device, and the tags of one session."""
-
-    device_total_bytes: int
-    device_free_bytes: int  # as the driver sees it
-    available_bytes: int  # what could be allocated now without a reservation
-    tags: dict[str, TagUsage]
-
-
-class _Hooks:
-    """The callbacks of one on_pause(), and which thread runs one of them."""
-
-    def __init__(self, pause: Pause, resume: Resume | None) -> None:
-        self.pause = pause
-        self.resume = resume
-        self.changed = threading.Condition()
-        self.thread: int | None = None
-        self.exiting = False
-
-    def run(self, function: Callable[[], object]) -> object:
-        with self.changed:
-            if self.exiting:
-                return False
-            self.thread = threading.get_ident()
-        try:
-            return function()
-        finally:
-            with self.changed:
-                self.thread = None
-                self.changed.notify_all()
-
-
-# What the C library's `user` stands for. One pair of C functions serves all sessions and is never
-# freed, so that a late call finds code to run.
-_hooks: dict[int, _Hooks] = {}
-_hook_keys = itertools.count(1)
-
-
-def _call_pause(key: int | None) -> int:
-    hooks = _hooks.get(key or 0)
-    if hooks is None:
-        return 1
-    try:
-        return 1 if hooks.run(hooks.pause) is False else 0
-    except BaseException:  # pylint: disable=broad-except
-        _log.exception("the pause callback failed: the sleep is refused")
-        return 1
-
-
-def _call_resume(key: int | None) -> None:
-    hooks = _hooks.get(key or 0)
-    resume = hooks.resume if hooks is not None else None
-    if hooks is None or resume is None:
-        return
-    try:
-        hooks.run(resume)
-    except BaseException:  # pylint: disable=broad-except
-        _log.exception("the resume callback failed")
-
-
-_PAUSE = _abi.PAUSE_FUNCTION(_call_pause)
-_RESUME = _abi.RESUME_FUNCTION(_call_resume)
-_NO_PAUSE = _abi.PAUSE_FUNCTION()
-_NO_RESUME = _abi.RESUME_FUNCTION()
 
 
 class Work:
@@ -287,7 +165,7 @@ class Session:
             self._leave()
 
     def _in_callback(self) -> bool:
-        hooks = _hooks.get(self._hook_key)
+        hooks = _callbacks.installed.get(self._hook_key)
         return hooks is not None and hooks.thread == threading.get_ident()
 
     def close(self) -> None:
@@ -329,7 +207,7 @@ class Session:
             self._idle.notify_all()
         if error is not None:
             raise error
-        _hooks.pop(self._hook_key, None)
+        _callbacks.installed.pop(self._hook_key, None)
         _forget(self)
 
     # ---- Memory
@@ -451,7 +329,7 @@ class Session:
                 "CALLED_FROM_CALLBACK", "a callback cannot set the callbacks"
             )
         with self._hook_lock:
-            self._set_hooks(None if pause is None else _Hooks(pause, resume))
+            self._set_hooks(None if pause is None else _callbacks.Hooks(pause, resume))
 
     def on_resume(self, resume: Resume | None) -> None:
         """Replaces the resume callback beside the pause callback that is set; None: there is none.
@@ -460,31 +338,31 @@ class Session:
         Raises FailedPrecondition NO_PAUSE_CALLBACK.
         """
         self._check_process()
-        hooks = _hooks.get(self._hook_key)
+        hooks = _callbacks.installed.get(self._hook_key)
         if hooks is None:
             raise errors.FailedPrecondition(
                 "NO_PAUSE_CALLBACK", "there is no pause callback that one could resume from"
             )
         hooks.resume = resume
 
-    def _set_hooks(self, hooks: _Hooks | None) -> None:
+    def _set_hooks(self, hooks: _callbacks.Hooks | None) -> None:
         key = 0
-        arguments: tuple[Any, ...] = (_NO_PAUSE, _NO_RESUME, None)
+        arguments: tuple[Any, ...] = (_callbacks.NO_PAUSE, _callbacks.NO_RESUME, None)
         if hooks is not None:
-            key = next(_hook_keys)
-            _hooks[key] = hooks
-            arguments = (_PAUSE, _RESUME, key)
+            key = next(_callbacks.keys)
+            _callbacks.installed[key] = hooks
+            arguments = (_callbacks.PAUSE, _callbacks.RESUME, key)
         try:
             self.call("torpor_on_pause", *arguments)
         except errors.Unavailable as error:
             if error.reason != "SESSION_CLOSED":
                 self._forget_hooks(key)  # the library has no callbacks any more
-            _hooks.pop(key, None)
+            _callbacks.installed.pop(key, None)
             raise
         self._forget_hooks(key)
 
     def _forget_hooks(self, but: int) -> None:
-        _hooks.pop(self._hook_key, None)
+        _callbacks.installed.pop(self._hook_key, None)
         self._hook_key = but
 
     # ---- Sleep
@@ -695,7 +573,7 @@ def _take_callbacks_back() -> None:
     with _sessions_lock:
         mine = [session for session in _sessions if session._pid == os.getpid()]
     for session in mine:
-        hooks = _hooks.get(session._hook_key)
+        hooks = _callbacks.installed.get(session._hook_key)
         if hooks is None:
             continue
         with hooks.changed:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Union
 
 from torpor import errors
 from torpor.control import memory_service_pb2 as messages
-from torpor.session import Policy
+from torpor.types import Policy
 
 PolicyLike = Union[Policy, str]
 

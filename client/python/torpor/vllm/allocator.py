@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torpor import errors
-from torpor.session import Policy, Quiesce
+from torpor.types import Policy, Quiesce
 
 if TYPE_CHECKING:
-    from torpor.session import Session, SleepResult, TagUsage
+    from torpor.session import Session
+    from torpor.types import SleepResult, TagUsage
 
 # A wake with tags may leave these out; it brings back all others.
 DEFERRABLE_TAGS = ("weights", "kv_cache")
