@@ -1,6 +1,5 @@
 """A torpord of one's own, and torporctl beside it, for tests and measurements in Python."""
 
-import ctypes
 import json
 import pathlib
 import re
@@ -10,16 +9,13 @@ import subprocess
 import tempfile
 import time
 
-_LIBC = ctypes.CDLL(None)
+# Ends a program with its parent. Not by a preexec_fn: that forks this process, which its libraries
+# (gRPC) may not survive.
+_END_WITH_PARENT = ["setpriv", "--pdeathsig=TERM", "--"]
 
 
 class CommandFailed(Exception):
     """torporctl said no; the text is what it printed."""
-
-
-def _end_with_parent():
-    pr_set_pdeathsig = 1
-    _LIBC.prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 class Programs:
@@ -42,11 +38,10 @@ class Daemon:
         self.log_path = pathlib.Path(log) if log else self._scratch / "torpord.log"
         self._log = open(self.log_path, "wb")
         self.process = subprocess.Popen(
-            [programs.torpord, f"--runtime_dir={self.runtime_dir}", *flags],
+            [*_END_WITH_PARENT, programs.torpord, f"--runtime_dir={self.runtime_dir}", *flags],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            preexec_fn=_end_with_parent,
         )
         try:
             sockets = self._wait_for_sockets(start_timeout)
