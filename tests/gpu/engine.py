@@ -6,6 +6,9 @@ import contextlib
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
+# cuDNN's attention gives other bits from call to call, with any memory.
+torch.backends.cuda.enable_cudnn_sdp(False)
+
 
 def two_billion(context):
     """About 2.1 billion parameters: 4.1 GB in bf16."""
