@@ -97,7 +97,7 @@ class Model:
             self.count += 1
             self.state = self.state_sum()
             cache = torch.zeros_like(self.net.embedding.weight[:TOKENS])
-            report = {"count": self.count, "loss": float(loss), "tokens": self.tokens(cache)}
+            report = {"count": self.count, "loss": float(loss.detach()), "tokens": self.tokens(cache)}
         # Gradients and activations, which are PyTorch's own memory.
         del loss, cache, tokens
         torch.cuda.empty_cache()
