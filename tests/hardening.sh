@@ -54,8 +54,9 @@ run_clang() { run_bazel clang build --config=clang //...; }
 tidy_one() {
   local output status=0
   output=$(clang-tidy --quiet "$1" -- -std=c++17 -I. "-I$GENERATED" "-I$GENERATED/proto" \
-    "-I$GENERATED/third_party/googleapis" -isystem .deps/cuda/include -DFMT_HEADER_ONLY \
-    -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL '-DTORPOR_PACKAGE_VERSION="0"' 2>&1) || status=$?
+    "-I$GENERATED/third_party/googleapis" "-I$GENERATED/third_party/grpc" \
+    -isystem .deps/cuda/include -DFMT_HEADER_ONLY -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL \
+    '-DTORPOR_PACKAGE_VERSION="0"' 2>&1) || status=$?
   [ "$status" = 0 ] || printf '%s\n%s\n' "$1" "$output"
   return "$status"
 }
@@ -70,13 +71,14 @@ run_tidy() {
 }
 
 # TARGET CORPUS RUNS LONGEST_INPUT. Leaks are looked for once, at the end: with
-# threads each look is slow.
+# threads each look is slow. So is the weighing of inputs by entropy where one
+# covers thousands of features.
 fuzz_one() {
   local found=$cache/fuzz-$1
   mkdir -p "$found/corpus"
   ASAN_OPTIONS=malloc_context_size=10:quarantine_size_mb=32:thread_local_quarantine_size_kb=64 \
     "$programs/tests/fuzz/$1" "-runs=$3" "-max_len=$4" -print_final_stats=1 -timeout=120 \
-    -detect_leaks=0 -rss_limit_mb=8192 "-artifact_prefix=$found/" "$found/corpus" "tests/fuzz/corpus/$2"
+    -entropic=0 -detect_leaks=0 -rss_limit_mb=8192 "-artifact_prefix=$found/" "$found/corpus" "tests/fuzz/corpus/$2"
 }
 
 run_fuzz() {

@@ -22,7 +22,7 @@ namespace {
 constexpr Bytes kPage = KiB(4);
 constexpr Bytes kDevice = kPage * 64;
 constexpr Bytes kHostPool = KiB(256);
-constexpr Duration kMoment = milliseconds(20);
+constexpr Duration kMoment = milliseconds(2);
 constexpr Duration kLong = seconds(60);  // nothing takes so long unless it hangs
 constexpr size_t kMostSegments = 8;
 constexpr size_t kMostCalls = 8;
@@ -362,7 +362,7 @@ v1::UsageResponse World::Check() {
   calls_.clear();
   WaitForRest();
   // Usage is not of one moment: memory is measured before the workers are counted.
-  const v1::UsageResponse usage = Usage();
+  v1::UsageResponse usage = Usage();
   const v1::DeviceUsage& device = usage.device();
   int64_t resident = 0;
   int64_t host = 0;
