@@ -100,7 +100,7 @@ class Admission {
   //   DEADLINE_EXCEEDED RESERVATION_DEADLINE with the arithmetic; RESOURCE_EXHAUSTED QUEUE_FULL;
   //   what ends the wait from outside
   void ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimePoint deadline,
-                    std::function<void(Result<ReserveResult>)> done,
+                    const std::function<void(Result<ReserveResult>)>& done,
                     std::optional<uint64_t> place = std::nullopt) EXCLUDES(mutex_);
   // A draw on the free budget for the worker `id`, called `name`. Always waits for its turn: to be
   // called after DrawDevice has refused.
@@ -113,7 +113,7 @@ class Admission {
     TimePoint since{};
   };
   void DrawDeviceAsync(uint64_t ticket, Bytes size, const Allocator& worker, TimePoint deadline,
-                       std::function<void(Result<Draw>)> done) EXCLUDES(mutex_);
+                       const std::function<void(Result<Draw>)>& done) EXCLUDES(mutex_);
   // End waits with `why`, before they return. Tickets that do not wait (any more) are passed over.
   void CancelWait(uint64_t ticket, const Status& why) EXCLUDES(mutex_);
   void CancelWaitsOf(const std::string& worker, const Status& why) EXCLUDES(mutex_);

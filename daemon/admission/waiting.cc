@@ -113,7 +113,7 @@ Status Admission::Enqueue(Waiter& waiter) {
 }
 
 void Admission::ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimePoint deadline,
-                             std::function<void(Result<ReserveResult>)> done,
+                             const std::function<void(Result<ReserveResult>)>& done,
                              std::optional<uint64_t> place) {
   Waiter waiter;
   waiter.ticket = ticket;
@@ -131,7 +131,7 @@ void Admission::ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimeP
 }
 
 void Admission::DrawDeviceAsync(uint64_t ticket, Bytes size, const Allocator& worker,
-                                TimePoint deadline, std::function<void(Result<Draw>)> done) {
+                                TimePoint deadline, const std::function<void(Result<Draw>)>& done) {
   Waiter waiter;
   waiter.ticket = ticket;
   waiter.place = worker.place.value_or(ticket);

@@ -64,7 +64,7 @@ Status ChunkDigests::Add(const Piece& piece) {
 
 Status ChunkDigests::Flush() {
   if (size_ == Bytes(0)) return Status::Ok();
-  const Status added = run_.Add(device_, size_, position_);
+  Status added = run_.Add(device_, size_, position_);
   size_ = Bytes(0);
   return added;
 }

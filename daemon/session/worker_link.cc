@@ -62,7 +62,7 @@ Status WorkerLink::Pending::MapAgain(const Asked& part, const Limits& limits) {
   for (size_t at = part.from; at < end;) {
     const size_t count = std::min(batch, end - at);
     TORPOR_ASSIGN_OR_RETURN(const auto call, link_->SendMap(*this, at, count));
-    const Status status = link_->StatusOf(call, limits.Next(), limits.cancel);
+    Status status = link_->StatusOf(call, limits.Next(), limits.cancel);
     if (status.ok()) {
       at += count;
     } else if (OutOfDescriptors(status) && batch > 1) {

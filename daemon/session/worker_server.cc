@@ -59,9 +59,9 @@ Result<wire::Hello> ReceiveHello(int socket, uint64_t& id) {
 }
 
 template <typename Reply>
-void Refuse(wire::Channel& channel, const net::Frame& request, Status status) {
+void Refuse(wire::Channel& channel, const net::Frame& request, const Status& status) {
   Reply reply;
-  reply.status = std::move(status);
+  reply.status = status;
   (void)channel.Answer(request.type, request.id, reply);
 }
 

@@ -14,15 +14,15 @@ Status CudaDigest::Load() {
   char log[1024] = {};
   CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
   void* values[] = {log, reinterpret_cast<void*>(sizeof log - 1)};
-  const Status loaded = api_.Translate(
-      api_.ModuleLoadDataEx(&module_, kDigestPtx, 2, options, values), "cuModuleLoadDataEx");
+  Status loaded = api_.Translate(api_.ModuleLoadDataEx(&module_, kDigestPtx, 2, options, values),
+                                 "cuModuleLoadDataEx");
   if (!loaded.ok()) {
     if (loaded.reason() == "DEVICE_OUT_OF_MEMORY") return loaded;
     return DriverNotSupported("the kernel for digests cannot be loaded: " + loaded.message() +
                               (log[0] != '\0' ? ": " + std::string(log) : ""));
   }
-  const Status found = api_.Translate(api_.ModuleGetFunction(&function_, module_, kDigestFunction),
-                                      "cuModuleGetFunction");
+  Status found = api_.Translate(api_.ModuleGetFunction(&function_, module_, kDigestFunction),
+                                "cuModuleGetFunction");
   if (found.ok()) return found;
   api_.ModuleUnload(module_);
   module_ = nullptr;

@@ -312,7 +312,7 @@ Status HostDriver::Map(DeviceAddress address, Bytes size, MemoryHandle handle) {
     return ErrnoStatus(errno, "mmap");
   }
   if (::madvise(Pointer(begin), size.size(), MADV_DONTFORK) != 0) {
-    const Status status = ErrnoStatus(errno, "madvise");
+    Status status = ErrnoStatus(errno, "madvise");
     (void)MapNothing(begin, size);
     return status;
   }

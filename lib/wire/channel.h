@@ -81,7 +81,7 @@ class Channel {
   Status Answer(uint16_t request_type, uint64_t request_id, const Reply& reply,
                 const std::vector<int>& fds = {}) {
     const uint16_t type = static_cast<uint16_t>(request_type + 1);
-    const Status sent = Send(type, request_id, Encode(reply), fds);
+    Status sent = Send(type, request_id, Encode(reply), fds);
     if (sent.code() != Code::kResourceExhausted || !fds.empty()) return sent;
     Reply refusal;
     refusal.status = sent;
