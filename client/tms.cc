@@ -82,6 +82,7 @@ class Regions {
 
 int PauseDevice(torpor_session* session, const std::vector<Regions::Kind>& kinds) {
   std::vector<torpor_tag_policy> policies;
+  policies.reserve(kinds.size());
   for (const Regions::Kind& kind : kinds) {
     policies.push_back({kind.name.c_str(), kind.backup ? TORPOR_OFFLOAD : TORPOR_DISCARD});
   }
@@ -91,6 +92,7 @@ int PauseDevice(torpor_session* session, const std::vector<Regions::Kind>& kinds
 
 int ResumeDevice(torpor_session* session, const std::vector<Regions::Kind>& kinds) {
   std::vector<const char*> tags;
+  tags.reserve(kinds.size());
   for (const Regions::Kind& kind : kinds) tags.push_back(kind.name.c_str());
   return torpor_wake_up(session, tags.data(), tags.size(), nullptr, TORPOR_NO_TIMEOUT, nullptr);
 }

@@ -95,7 +95,6 @@ void ForgetTorchSession(torpor_session* session) {
 
 using torpor::Bytes;
 using torpor::DeviceAddress;
-using torpor::Result;
 using torpor::Status;
 using torpor::client::ReturnCode;
 using torpor::client::TorchSessions;

@@ -235,7 +235,6 @@ Result<torpor_session*> OpenSession(const torpor_options* given) {
 
 using namespace torpor::client;  // NOLINT(build/namespaces): the definitions of a C interface
 using torpor::Bytes;
-using torpor::Result;
 using torpor::Status;
 namespace wire = torpor::wire;
 

@@ -28,11 +28,13 @@ Status CheckId(const std::string& id) {
 }
 
 Bytes SizeOf(const Answer& answer) {
-  Bytes size(answer.status.message().size());
+  Bytes size(static_cast<int64_t>(answer.status.message().size()));
   for (const auto& [key, value] : answer.status.details()) {
-    size += Bytes(key.size() + value.size() + 96);
+    size += Bytes(static_cast<int64_t>(key.size() + value.size() + 96));
   }
-  if (answer.response != nullptr) size += Bytes(answer.response->SpaceUsedLong());
+  if (answer.response != nullptr) {
+    size += Bytes(static_cast<int64_t>(answer.response->SpaceUsedLong()));
+  }
   return size;
 }
 
@@ -83,7 +85,7 @@ Result<RequestLog::RequestPtr> RequestLog::Enter(const std::string& id, std::str
       request->leader = caller;
       starts = true;
       if (!id.empty()) {
-        request->size = kOverhead + Bytes(2 * id.size() + body.size());
+        request->size = kOverhead + Bytes(static_cast<int64_t>(2 * id.size() + body.size()));
         if (memory_ + request->size > limits_.memory) {
           return ResourceExhausted("REQUEST_LOG_FULL",
                                    "as many request ids are remembered as there is room for")
