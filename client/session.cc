@@ -167,7 +167,7 @@ Result<DeviceAddress> Session::Impl::Allocate(const std::string& tag, Bytes size
                           connection_.AskForFds<wire::AllocateReply>(
                               wire::Type::kAllocate, wire::Allocate{tag, size, timeout_ms}));
   TORPOR_RETURN_IF_ERROR(reply.message.status);
-  const Result<DeviceAddress> address = MapSegment(tag, reply);
+  Result<DeviceAddress> address = MapSegment(tag, reply);
   const Result<wire::StatusReply> told = connection_.Ask<wire::StatusReply>(
       wire::Type::kAllocated, wire::Allocated{reply.message.segment, address.status()});
   if (!address.ok()) return address.status();
