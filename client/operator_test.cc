@@ -299,7 +299,7 @@ TEST_F(OperatorTest, WorkGoesOnWhenTheDaemonDiesBeforeItUnmapped) {
   EXPECT_EQ(resumed, 1);
 }
 
-TEST_F(OperatorTest, WorkThatNeedsUnmappedMemoryStaysBlockedWhenTheDaemonDies) {
+TEST_F(OperatorTest, WorkThatNeedsUnmappedMemoryIsRefusedWhenTheDaemonDies) {
   Allocate("weights", kUnit);
   Allocate("kv_cache", kUnit);
   ASSERT_THAT(daemon_.Quiesce(kOperation), IsOk());
@@ -307,8 +307,8 @@ TEST_F(OperatorTest, WorkThatNeedsUnmappedMemoryStaysBlockedWhenTheDaemonDies) {
   daemon_.Hangup();
   EXPECT_THAT(session_->WorkBegin({"kv_cache"}, std::nullopt), IsOk());
   EXPECT_THAT(session_->WorkEnd(), IsOk());
-  EXPECT_THAT(Begin({"weights"}), HasReason("ASLEEP"));
-  EXPECT_THAT(Begin({}), HasReason("ASLEEP"));
+  EXPECT_THAT(session_->WorkBegin({"weights"}, std::nullopt), HasReason("DAEMON_GONE"));
+  EXPECT_THAT(session_->WorkBegin({}, std::nullopt), HasReason("DAEMON_GONE"));
 }
 
 TEST_F(OperatorTest, AnUnknownRequestIsAnsweredSo) {

@@ -198,7 +198,8 @@ int torpor_copy_from_device(torpor_session* session, void* to, const void* from,
  * Blocks while an operation needs this process quiet, or a tag is asleep: any tag, or with _tags
  * one of `tags`. `timeout_ms` 0 does not wait. DEADLINE_EXCEEDED ASLEEP: still so after timeout_ms
  *   FAILED_PRECONDITION ASLEEP: nested, and a tag is asleep; waiting here could last for ever
- *   FAILED_PRECONDITION CALLED_FROM_CALLBACK: in a callback, and it would have to wait */
+ *   FAILED_PRECONDITION CALLED_FROM_CALLBACK: in a callback, and it would have to wait
+ *   UNAVAILABLE DAEMON_GONE: a tag is asleep, and lost with its daemon */
 int torpor_work_begin(torpor_session* session, int64_t timeout_ms);
 int torpor_work_begin_tags(torpor_session* session, const char* const* tags, size_t tag_count,
                            int64_t timeout_ms);

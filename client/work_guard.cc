@@ -13,11 +13,20 @@ bool WorkGuard::NeedsSleepingTag(const std::vector<std::string>& tags) const {
 }
 
 Status WorkGuard::Asleep(Code code, const char* message) const {
+  return Status(code, "ASLEEP", message)
+      .With("asleep_tags", AsleepTags())
+      .With("operations", quiet_.size());
+}
+
+Status WorkGuard::Lost() const {
+  return Unavailable("DAEMON_GONE", "the daemon has ended, and what was asleep is lost")
+      .With("asleep_tags", AsleepTags());
+}
+
+std::string WorkGuard::AsleepTags() const {
   std::string tags;
   for (const std::string& tag : asleep_) tags.append(tags.empty() ? "" : ",").append(tag);
-  return Status(code, "ASLEEP", message)
-      .With("asleep_tags", std::move(tags))
-      .With("operations", quiet_.size());
+  return tags;
 }
 
 Status WorkGuard::Begin(const std::vector<std::string>& tags, std::optional<TimePoint> deadline) {
@@ -26,6 +35,7 @@ Status WorkGuard::Begin(const std::vector<std::string>& tags, std::optional<Time
   const auto held = holders_.find(self);
   if (held != holders_.end()) {
     if (NeedsSleepingTag(tags)) {
+      if (abandoned_) return Lost();
       return Asleep(Code::kFailedPrecondition,
                     "a tag is asleep, and this thread cannot wait for it inside the work guard");
     }
@@ -33,6 +43,7 @@ Status WorkGuard::Begin(const std::vector<std::string>& tags, std::optional<Time
     return Status::Ok();
   }
   while (!MayEnter(tags)) {
+    if (abandoned_ && NeedsSleepingTag(tags)) return Lost();
     if (!deadline) {
       changed_.Wait(mutex_);
     } else if (!changed_.WaitUntil(mutex_, *deadline) && !MayEnter(tags)) {
@@ -121,6 +132,7 @@ void WorkGuard::SetAsleep(const std::vector<std::string>& asleep) {
 
 void WorkGuard::Abandon(const std::vector<std::string>& asleep) {
   MutexLock lock(mutex_);
+  abandoned_ = true;
   quiet_.clear();
   asleep_.insert(asleep.begin(), asleep.end());
   changed_.NotifyAll();

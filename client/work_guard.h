@@ -31,6 +31,7 @@ class WorkGuard {
   //   DEADLINE_EXCEEDED ASLEEP: still so at `deadline`
   //   FAILED_PRECONDITION ASLEEP: this thread is inside already and a tag is asleep; it would keep
   //   out the operation that it waits for
+  //   UNAVAILABLE DAEMON_GONE: a tag is asleep, and after Abandon stays so
   Status Begin(const std::vector<std::string>& tags, std::optional<TimePoint> deadline);
 
   // Leaves once. Leaving for good runs, outside the guard, what was deferred by this thread.
@@ -56,7 +57,7 @@ class WorkGuard {
   void Release(OperationId operation);
   // Replaces the set of tags that are asleep. To be called before Release.
   void SetAsleep(const std::vector<std::string>& asleep);
-  // Ends the exclusive side of all operations; `asleep` adds to the set.
+  // For when no operation comes any more: ends the exclusive side of all; `asleep` adds to the set.
   void Abandon(const std::vector<std::string>& asleep);
 
   // No operation has the exclusive side and no tag is asleep.
@@ -73,6 +74,8 @@ class WorkGuard {
   }
   bool NeedsSleepingTag(const std::vector<std::string>& tags) const REQUIRES(mutex_);
   Status Asleep(Code code, const char* message) const REQUIRES(mutex_);
+  Status Lost() const REQUIRES(mutex_);
+  std::string AsleepTags() const REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -80,6 +83,7 @@ class WorkGuard {
   std::set<OperationId> quiet_ GUARDED_BY(mutex_);  // have or want the exclusive side
   int exclusions_ GUARDED_BY(mutex_) = 0;
   std::set<std::string> asleep_ GUARDED_BY(mutex_);
+  bool abandoned_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace torpor::client

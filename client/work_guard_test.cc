@@ -123,6 +123,21 @@ TEST(WorkGuardTest, AbandonEndsOperationsAndAddsSleepers) {
   EXPECT_TRUE(OthersMayEnter(guard, {"c"}));
 }
 
+TEST(WorkGuardTest, NobodyWaitsForTagsThatAreLost) {
+  WorkGuard guard;
+  guard.SetAsleep({"a"});
+  std::thread waiting(
+      [&] { EXPECT_THAT(guard.Begin({"a"}, std::nullopt), HasReason("DAEMON_GONE")); });
+  guard.Abandon({"b"});
+  waiting.join();
+  const Status status = guard.Begin({}, std::nullopt);
+  EXPECT_THAT(status, HasReason("DAEMON_GONE"));
+  EXPECT_EQ(status.details().at("asleep_tags"), "a,b");
+  EXPECT_THAT(guard.Begin({"c"}, std::nullopt), IsOk());
+  EXPECT_THAT(guard.Begin({"b"}, std::nullopt), HasReason("DAEMON_GONE"));
+  EXPECT_THAT(guard.End(), IsOk());
+}
+
 TEST(WorkGuardTest, DeferredActionsRunOutside) {
   WorkGuard guard;
   EXPECT_FALSE(guard.Defer([] { FAIL(); }));

@@ -92,7 +92,7 @@ TEST_F(RestartTest, WhatSleptWhenTheDaemonWasKilledIsNotMistakenForMemory) {
   ASSERT_THAT((*worker)->Ask("sleep 1 weights"), IsOk());
   KillDaemon();
   EXPECT_THAT((*worker)->Ask("check " + *runtime + " 2"), IsOk());
-  EXPECT_THAT((*worker)->Ask("check " + *weights + " 1"), HasReason("ASLEEP"));
+  EXPECT_THAT((*worker)->Ask("check " + *weights + " 1"), HasReason("DAEMON_GONE"));
 }
 
 }  // namespace

@@ -247,7 +247,13 @@ class DaemonGoneTest(DaemonTest):
             self.assertEqual(session.read(resident, 5), b"stays")
         session.write(resident, b"still")
         self.assertEqual(session.read(resident, 5), b"still")
-        self.assert_fails("ASLEEP", session.work("kv_cache", timeout=0).__enter__)
+        for call in (
+            session.work("kv_cache").__enter__,
+            session.work(timeout=0).__enter__,
+            lambda: session.read(asleep, 1),
+        ):
+            error = self.assert_fails("DAEMON_GONE", call)
+            self.assertEqual(error.details["asleep_tags"], "kv_cache")
         self.assert_fails("DAEMON_GONE", session.free, asleep)
         self.assertEqual(session.read(resident, 5), b"still")
         session.close()
