@@ -284,7 +284,8 @@ Result<SegmentInfo> Session::Impl::Find(DeviceAddress address) const {
   auto next = segments_.upper_bound(address);
   if (next == segments_.begin()) return UnknownAddress(address);
   const auto& [start, segment] = *std::prev(next);
-  if (address - start >= segment.size) return UnknownAddress(address);
+  // Unsigned: an address may be further off than Bytes can tell.
+  if (address.value() - start.value() >= segment.size.size()) return UnknownAddress(address);
   return SegmentInfo{start, segment.size, segment.tag};
 }
 

@@ -68,6 +68,7 @@ TEST_F(SessionTest, AllocatedMemoryIsUsableAndFreedForOthers) {
   EXPECT_EQ(info->size, kUnit * 3);
   EXPECT_EQ(info->tag, "weights");
   EXPECT_THAT(session_->Find(address + kUnit * 3), HasReason("UNKNOWN_ADDRESS"));
+  EXPECT_THAT(session_->Find(DeviceAddress(~uint64_t{0})), HasReason("UNKNOWN_ADDRESS"));
 
   EXPECT_THAT(session_->Free(address), IsOk());
   EXPECT_EQ(daemon_.DeviceFree(), FakeDaemon::kTotal);
