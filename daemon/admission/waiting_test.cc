@@ -348,6 +348,7 @@ TEST_F(WaitingTest, LiveReservationsHaveALimit) {
   };
   const std::string first = ReserveNow(MiB(59));
   std::vector<std::shared_ptr<Wait>> waits;
+  waits.reserve(10);
   for (int i = 0; i < 10; ++i) waits.push_back(Reserve("waits", MiB(2)));
   const auto one = reserve(Bytes(1));
   EXPECT_THAT(one, HasReason("DEVICE_BUDGET_EXHAUSTED"));
@@ -448,14 +449,16 @@ TEST_F(WaitingTest, NobodyIsPassedOverForEver) {
   int waited = 0;
   for (int step = 0; step < 3000; ++step) {
     clock_.Advance(milliseconds(100));
-    if (auto draw = admission_.DrawDevice(MiB(1 + random() % 8), ""); draw.ok()) {
+    if (auto draw = admission_.DrawDevice(MiB(1 + static_cast<int64_t>(random() % 8)), "");
+        draw.ok()) {
       draws.push_back(*std::move(draw));
     }
     if (!draws.empty() && random() % 2 == 0) {
       draws.erase(draws.begin() + static_cast<ptrdiff_t>(random() % draws.size()));
     }
     if (random() % 64 == 0) {
-      waits.push_back(Reserve("r", MiB(1 + random() % 60), Bytes(0), std::chrono::hours(1)));
+      waits.push_back(Reserve("r", MiB(1 + static_cast<int64_t>(random() % 60)), Bytes(0),
+                              std::chrono::hours(1)));
       admission_.ServeOnce();
       if (Waits(waits.back())) ++waited;
     }

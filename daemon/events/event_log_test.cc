@@ -104,6 +104,7 @@ TEST(EventLogTest, ManyPublishersAndReaders) {
   constexpr int kEach = 5000;
   EventLog log(256);
   std::vector<std::thread> threads;
+  threads.reserve(kPublishers + 3);
   for (int p = 0; p < kPublishers; ++p) {
     threads.emplace_back([&log, p] {
       for (int i = 0; i < kEach; ++i) {
@@ -121,7 +122,7 @@ TEST(EventLogTest, ManyPublishersAndReaders) {
       uint64_t seen = 0;
       uint64_t lost = 0;
       std::map<std::string, Bytes> newest;
-      while (position < kPublishers * kEach) {
+      while (position < uint64_t{kPublishers} * kEach) {
         log.WaitBehind(position, stop);
         const EventLog::Batch batch = log.Read(position, 1 + 31 * r);
         position += batch.lost;

@@ -32,7 +32,8 @@ size_t TrailerBytes(const grpc::Status& status) {
   size_t message = 0;
   for (const char c : status.error_message()) message += c >= 0x20 && c < 0x7f && c != '%' ? 1 : 3;
   const size_t details = (status.error_details().size() + 2) / 3 * 4;
-  return message + details + sizeof "grpc-message" + sizeof "grpc-status-details-bin" + 3 * 32 + 64;
+  return message + details + sizeof "grpc-message" + sizeof "grpc-status-details-bin" +
+         size_t{3} * 32 + 64;
 }
 
 TEST(GrpcStatusTest, OkIsOk) {

@@ -300,7 +300,7 @@ TEST_F(MemoryServiceTest, BadReservations) {
   v1::ReserveResponse response;
   EXPECT_EQ(InfoOf(Reserve(-1, 30, &response)).reason(), "BAD_SIZE");
   EXPECT_EQ(InfoOf(Reserve(4096, -5, &response)).reason(), "BAD_TTL");
-  EXPECT_EQ(InfoOf(Reserve(4096, 31 * 86400, &response)).reason(), "BAD_TTL");
+  EXPECT_EQ(InfoOf(Reserve(4096, int64_t{31} * 86400, &response)).reason(), "BAD_TTL");
   EXPECT_EQ(InfoOf(Reserve(0, 30, &response)).reason(), "BAD_RESERVATION");
 }
 
@@ -315,6 +315,7 @@ TEST_F(MemoryServiceTest, RefusesMoreCallsThanItTakes) {
   for (int i = 0; i < MemoryServiceImpl::kMaxThreads; ++i) {
     driver_->StopAt(CallKind::kGetMemoryInfo, i + 1);
   }
+  running.reserve(MemoryServiceImpl::kMaxThreads);
   for (int i = 0; i < MemoryServiceImpl::kMaxThreads; ++i) running.push_back(StartUsage());
   WaitForCalls(MemoryServiceImpl::kMaxThreads);
   EXPECT_EQ(UsageReason(), "TOO_MANY_CALLS");
@@ -336,6 +337,7 @@ TEST_F(MemoryServiceTest, DrainsCallsUnderWayAndRefusesNewOnes) {
 
 TEST_F(MemoryServiceTest, ManyCallsAtOnce) {
   std::vector<std::thread> threads;
+  threads.reserve(8);
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
       for (int call = 0; call < 50; ++call) {

@@ -309,6 +309,8 @@ TEST_F(RequestLogTest, EachCallerGetsOneAnswer) {
     std::atomic<int> starts = 0;
     std::vector<std::shared_ptr<Client>> clients;
     std::vector<std::thread> threads;
+    clients.reserve(4);
+    threads.reserve(4);
     for (int i = 0; i < 4; ++i) clients.push_back(std::make_shared<Client>());
     for (int i = 0; i < 4; ++i) {
       threads.emplace_back([&, client = clients[static_cast<size_t>(i)]] {

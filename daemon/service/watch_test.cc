@@ -349,6 +349,7 @@ TEST_F(WatchTest, ADisconnectedWatcherIsForgotten) {
 
 TEST_F(WatchTest, WatchersComeAndGoWhileEventsCome) {
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 20; ++i) {

@@ -122,6 +122,7 @@ TEST_F(WorkerServerTest, TheOldestSilentConnectionGivesWay) {
   limits.silent = 3;
   Start(limits);
   std::vector<UniqueFd> silent;
+  silent.reserve(10);
   for (int i = 0; i < 10; ++i) silent.push_back(Connect());
   const UniqueFd worker = Connect();
   const TimePoint start = Clock::Real().Now();
@@ -142,6 +143,7 @@ TEST_F(WorkerServerTest, SilentConnectionsEndInTime) {
 TEST_F(WorkerServerTest, StopsAtOnceUnderSilentConnections) {
   Start();
   std::vector<UniqueFd> silent;
+  silent.reserve(10);
   for (int i = 0; i < 10; ++i) silent.push_back(Connect());
   const UniqueFd worker = Connect();
   EXPECT_THAT(Greet(worker), IsOk());

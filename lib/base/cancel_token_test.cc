@@ -90,6 +90,7 @@ TEST(CancelTokenTest, ManyThreadsRegisterWhileItIsCancelled) {
   CancelToken token;
   std::atomic<int> calls = 0;
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       constexpr int kRounds = 100;

@@ -186,7 +186,8 @@ TEST(HostDriverTest, AForkedChildInheritsNoMapping) {
   if (child == 0) {
     ::close(hold[1]);
     unsigned char resident[1024];
-    char there = ::mincore(reinterpret_cast<void*>(address.value()), MiB(4).size(), resident) == 0;
+    void* const range = reinterpret_cast<void*>(address.value());
+    char there = ::mincore(range, MiB(4).size(), resident) == 0 ? 1 : 0;
     (void)!::write(looked[1], &there, 1);
     (void)!::read(hold[0], &there, 1);
     ::_exit(0);

@@ -34,7 +34,7 @@ Status TestWorker::Allocate(const std::string& tag, Bytes size, uint64_t seed) {
 }
 
 Status TestWorker::Free(size_t index) {
-  const Status status = session->Free(segments[index].address);
+  Status status = session->Free(segments[index].address);
   segments.erase(segments.begin() + static_cast<ptrdiff_t>(index));
   return status;
 }

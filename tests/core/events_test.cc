@@ -48,6 +48,7 @@ class EventsTest : public CoreFixture {
   }
   std::vector<Change> Changes(const std::vector<OperationEvent>& events) {
     std::vector<Change> changes;
+    changes.reserve(events.size());
     for (const OperationEvent& event : events) changes.push_back(event.change);
     return changes;
   }

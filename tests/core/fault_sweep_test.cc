@@ -118,7 +118,7 @@ TEST_P(FaultSweep, AllocateAndFree) {
   Sweep([] {},
         [&] {
           const size_t before = worker_->segments.size();
-          const Status allocated = worker_->Allocate("weights", KiB(128), 77);
+          Status allocated = worker_->Allocate("weights", KiB(128), 77);
           if (!allocated.ok()) return allocated;
           EXPECT_TRUE(TestWorker::HasPattern(worker_->segments.back()));
           return worker_->Free(before);

@@ -80,7 +80,7 @@ class RetryTest : public testing::Test {
   grpc::Status Reserve(const std::string& request_id, int64_t bytes,
                        v1::ReserveResponse& response) {
     const auto call = StartReserve(request_id, bytes, false);
-    const grpc::Status status = call->answer.get();
+    grpc::Status status = call->answer.get();
     response = call->response;
     return status;
   }

@@ -38,7 +38,7 @@ std::string Text(Input& input, const std::vector<std::string>& names) {
     case 0:
       return "";
     case 1:
-      return std::string(input.Byte() * 3u, 'x');
+      return std::string(input.Byte() * size_t{3}, 'x');
     case 2: {
       // Valid UTF-8: anything else does not leave the client.
       std::string text = input.String(input.Below(24));

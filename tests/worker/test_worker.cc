@@ -220,7 +220,7 @@ std::string TestWorker::Allocate(const Words& words) {
     segments_[id] = segment;
   }
   if (rest.size() > 2) {
-    const std::string filled = Fill({"fill", std::to_string(id), rest[2]});
+    std::string filled = Fill({"fill", std::to_string(id), rest[2]});
     if (filled != "ok") return filled;
   }
   return "ok " + std::to_string(id) + " " + Hex(address) + " " + std::to_string(info.size);

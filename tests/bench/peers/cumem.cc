@@ -109,8 +109,8 @@ void peer_free(void* address, ssize_t, int, CUstream) {
 int peer_segments(unsigned long long* out, int capacity) {
   const Lock lock;
   for (int i = 0; i < count && i < capacity; ++i) {
-    out[2 * i] = segments[i].address;
-    out[2 * i + 1] = segments[i].size;
+    *out++ = segments[i].address;
+    *out++ = segments[i].size;
   }
   return count;
 }
