@@ -2,7 +2,7 @@
 // ThreadSanitizer sees what they touch, not the locks that order it. These are gRPC's own objects,
 // and the ends of reactors, which gRPC calls after everything else. Races between our own callbacks
 // are reported.
-extern "C" const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions();  // NOLINT: the sanitizer's name for it
 
 extern "C" const char* __tsan_default_suppressions() {
   return
