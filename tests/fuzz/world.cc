@@ -406,10 +406,10 @@ void World::Reset() {
     worker.segments.clear();
   }
   const v1::UsageResponse usage = used ? Usage() : before;
-  REQUIRE(usage.device().resident_bytes() == 0);
-  REQUIRE(usage.device().promised_bytes() == 0);
-  REQUIRE(usage.host_pool().used_bytes() == 0);
-  REQUIRE(usage.host_pool().promised_bytes() == 0);
+  REQUIRE_BOOKS(usage.device().resident_bytes() == 0);
+  REQUIRE_BOOKS(usage.device().promised_bytes() == 0);
+  REQUIRE_BOOKS(usage.host_pool().used_bytes() == 0);
+  REQUIRE_BOOKS(usage.host_pool().promised_bytes() == 0);
   REQUIRE(keeper_.extents() == 0);
   names_.resize(fixed_names_);
   Input plain(nullptr, 0);
