@@ -65,6 +65,12 @@ class CallbacksTest(DaemonTest):
         self.wake()
         self.assertEqual(self.calls, ["pause", "resume", "pause"])
 
+    def test_they_can_be_called(self):
+        self.assertRaises(TypeError, self.session.on_pause, 5)
+        self.assertRaises(TypeError, self.session.on_pause, lambda: None, 5)
+        self.session.on_pause(lambda: None)
+        self.assertRaises(TypeError, self.session.on_resume, 5)
+
     def test_without_them_what_was_stated_before_counts(self):
         self.session.on_pause(self.log("pause"))
         self.session.on_pause(None)

@@ -1,5 +1,6 @@
 """Sessions: memory, the guard, sleep and wake, also through torporctl."""
 
+import math
 import pathlib
 import random
 import threading
@@ -165,7 +166,14 @@ class CtypesTest(DaemonTest):
         address = self.session.allocate("weights", 1)
         self.assert_fails("UNKNOWN_ADDRESS", self.session.free, address + (1 << 64))
         self.assert_fails("UNKNOWN_ADDRESS", self.session.segment, -1)
+        self.assert_fails("UNKNOWN_ADDRESS", self.session.segment, (1 << 64) - 1)
         self.assert_fails("BAD_SIZE", self.session.read, address, -1)
+        self.assert_fails("BAD_SIZE", self.session.read, address, 1 << 62)
+        self.assert_fails("BAD_SIZE", self.session.write, address + 1, bytes(2 * MIB))
+        self.assert_fails("BAD_SIZE", self.session.report_usage, 1, (1 << 64) + 1)
+        self.assert_fails("BAD_LEVEL", self.session.sleep, (1 << 32) + 1)
+        self.assert_fails("OPERATION_DEADLINE", self.session.sleep, timeout=-math.inf)
+        self.assertRaises(ValueError, self.session.work, timeout=math.nan)
         self.assert_fails("NUL_IN_TEXT", self.session.allocate, "we\0ights", 1)
         self.assert_fails("BAD_TAG", self.session.allocate, "we ights", 1)
         self.assertEqual(self.session.usage().tags["weights"].segments, 1)

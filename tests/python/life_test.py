@@ -132,6 +132,41 @@ class CloseTest(DaemonTest):
             thread.join(30)
         self.assertEqual(order, ["left", "closed"])
 
+    def test_close_ends_the_waits_for_the_guard(self):
+        session = self.connect()
+        session.allocate("weights", 1)
+        session.sleep()
+        waiting = threading.Thread(
+            target=self.assert_fails, args=("SESSION_CLOSED", session.work().__enter__)
+        )
+        waiting.start()
+        self.wait_for(lambda: session._uses)
+        session.close()
+        waiting.join(30)
+        self.assertFalse(waiting.is_alive())
+
+    def test_ctrl_c_while_it_waits_for_the_guard(self):
+        said = self.run_python(
+            """
+            import os, signal, threading, torpor
+
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            session = torpor.connect(name="w")
+            address = session.allocate("weights", 1)
+            session.sleep()
+            for wait in (session.work().__enter__, lambda: session.read(address, 1)):
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+                try:
+                    wait()
+                except KeyboardInterrupt:
+                    print("interrupted")
+            session.wake_up()
+            session.sleep()  # nobody holds the guard
+            session.close()
+            """
+        )
+        self.assertEqual(said, "interrupted\n" * 2)
+
     def test_without_close_it_ends_with_the_process(self):
         said = self.run_python(
             """

@@ -18,8 +18,10 @@ from typing import Mapping
 
 from torpor import errors
 from torpor._callbacks import Pause, Resume
+from torpor._registry import current, sessions
+from torpor._work import Work
 from torpor.errors import TorporError
-from torpor.session import Session, Work, connect, current, sessions
+from torpor.session import Session, connect
 from torpor.types import Policy, Quiesce, Segment, SessionInfo, SleepResult, TagUsage, Usage
 
 __version__ = "0.1.0"

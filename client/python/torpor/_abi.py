@@ -265,12 +265,19 @@ def texts(values: Iterable[str]) -> ctypes.Array[ctypes.c_char_p]:
 
 
 def milliseconds(seconds: float | None) -> int:
-    """A timeout for the C library: None and endless ones as long as it takes, negative ones 0."""
+    """A timeout for the C library: None and endless ones as long as it takes, negative ones 0.
+    Raises ValueError for NaN.
+    """
     if seconds is None:
         return NO_TIMEOUT
     if seconds * 1000 > _INT64_MAX:
         return NO_TIMEOUT
-    return max(0, math.ceil(seconds * 1000))
+    return math.ceil(max(seconds, 0) * 1000)
+
+
+def fits_int(value: int) -> bool:
+    """Whether ctypes passes `value` on as it is, as an int of C."""
+    return -(1 << 31) <= value < 1 << 31
 
 
 def fits_int64(value: int) -> bool:

@@ -2,60 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import logging
 import os
 import threading
 from types import TracebackType
-from typing import Any, Iterator, Mapping, Union
+from typing import Any, Mapping, Union
 
-from torpor import _abi, _callbacks, devices, errors
+from torpor import _abi, _callbacks, _registry, devices, errors
 from torpor._callbacks import Pause, Resume
+from torpor._work import Work
 from torpor.types import Policy, Quiesce, Segment, SessionInfo, SleepResult, TagUsage, Usage
 
-_log = logging.getLogger("torpor")
-
 BytesLike = Union[bytes, bytearray, memoryview]
-
-
-class Work:
-    """The work guard of a session as a context manager: see Session.work. May be entered again,
-    also while it is held, and by several threads; each leaves what it has entered.
-    """
-
-    __slots__ = ("_count", "_session", "_tags", "_timeout_ms")
-
-    def __init__(self, session: Session, tags: tuple[str, ...], timeout: float | None) -> None:
-        self._session = session
-        self._tags = _abi.texts(tags)
-        self._count = len(tags)
-        self._timeout_ms = _abi.milliseconds(timeout)
-
-    def __enter__(self) -> None:
-        session = self._session
-        handle = session._enter()
-        try:
-            session._library.check(
-                session._begin(handle, self._tags, self._count, self._timeout_ms)
-            )
-        except BaseException:
-            session._leave()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        session = self._session
-        if os.getpid() != session._pid:
-            return  # forked inside: the guard is the parent's
-        try:
-            session._library.check(session._end(session.handle))
-        finally:
-            session._leave()
 
 
 class Session:
@@ -65,9 +23,10 @@ class Session:
     same addresses. It lives until close() or the end of the process, also when nothing refers to
     it any more: PyTorch frees into it until the very end. As a context manager it closes itself.
 
-    Thread-safe; blocking calls let other threads run. close() waits for calls of other threads. In
-    a forked child everything raises FailedPrecondition FORKED. When the daemon goes away, what
-    needs it raises Unavailable DAEMON_GONE; memory that is resident stays usable.
+    Thread-safe; blocking calls let other threads run. Ctrl-C ends a wait for work(), read() and
+    write(); other calls return first. close() waits for calls of other threads. In a forked child
+    everything raises FailedPrecondition FORKED. When the daemon goes away, what needs it raises
+    Unavailable DAEMON_GONE; memory that is resident stays usable.
 
     Timeouts are in seconds; 0 does not wait, None waits as long as it takes. Sizes are bytes.
 
@@ -125,7 +84,7 @@ class Session:
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
-            raise _forked(self._pid)
+            raise _registry.forked(self._pid)
 
     def _enter(self) -> ctypes.c_void_p:
         """Keeps the session open until _leave()."""
@@ -136,6 +95,12 @@ class Session:
                 raise errors.Unavailable("SESSION_CLOSED", "the session is closed")
             self._uses[thread] = self._uses.get(thread, 0) + 1
             return self._handle
+
+    def _check_open(self) -> None:
+        """That nobody is closing what this thread keeps open."""
+        with self._idle:
+            if self._closing:
+                raise errors.Unavailable("SESSION_CLOSED", "the session is being closed")
 
     def _leave(self) -> None:
         thread = threading.get_ident()
@@ -170,7 +135,8 @@ class Session:
 
     def close(self) -> None:
         """Ends the session: waits for calls and work guards of other threads and for the device,
-        then unmaps all its segments. Nothing happens if it is closed already.
+        then unmaps all its segments. Threads that wait to enter work() get SESSION_CLOSED. Nothing
+        happens if it is closed already.
 
         Raises:
             FailedPrecondition CALLED_FROM_CALLBACK, FORKED, or WORK_GUARD_HELD by this thread:
@@ -208,7 +174,7 @@ class Session:
         if error is not None:
             raise error
         _callbacks.installed.pop(self._hook_key, None)
-        _forget(self)
+        _registry.forget(self)
 
     # ---- Memory
 
@@ -271,15 +237,31 @@ class Session:
                     source = ctypes.c_char_p(view.tobytes())
                 else:
                     source = (ctypes.c_char * size).from_buffer(view)
-        self.call("torpor_copy_to_device", _address(address), source, size)
+        tag = self._tag_of(address, size)
+        if size > 0:
+            with self.work(tag):
+                self.call("torpor_copy_to_device", address, source, size)
 
     def read(self, address: int, size: int) -> bytes:
         """Copies `size` bytes out of a part of one segment; blocks and raises like write()."""
-        if size < 0 or not _abi.fits_int64(size):
-            raise errors.InvalidArgument("BAD_SIZE", f"{size} bytes are no size", {"size": size})
+        tag = self._tag_of(address, size)
         buffer = ctypes.create_string_buffer(size)
-        self.call("torpor_copy_from_device", buffer, _address(address), size)
+        if size > 0:
+            with self.work(tag):
+                self.call("torpor_copy_from_device", buffer, address, size)
         return buffer.raw
+
+    def _tag_of(self, address: int, size: int) -> str:
+        """The tag of the segment that `size` bytes at `address` are part of."""
+        segment = self.segment(address)
+        room = segment.address + segment.size - address
+        if not 0 <= size <= room:
+            raise errors.InvalidArgument(
+                "BAD_SIZE",
+                "the copy does not lie inside one segment",
+                {"requested_bytes": size, "available_bytes": room},
+            )
+        return segment.tag
 
     # ---- Work
 
@@ -295,6 +277,7 @@ class Session:
             DeadlineExceeded ASLEEP: still so after `timeout`.
             FailedPrecondition ASLEEP: nested, and a tag is asleep.
             FailedPrecondition CALLED_FROM_CALLBACK: in a callback, and it would have to wait.
+            Unavailable DAEMON_GONE: a tag is asleep, and lost with its daemon.
         """
         return Work(self, tags, timeout)
 
@@ -323,6 +306,7 @@ class Session:
         thread that may be about to enter. Blocks while a callback runs; afterwards the former ones
         are not called again. At the end of the process they are taken away.
         """
+        _check_callable(pause, resume)
         self._check_process()
         if self._in_callback():
             raise errors.FailedPrecondition(
@@ -337,6 +321,7 @@ class Session:
 
         Raises FailedPrecondition NO_PAUSE_CALLBACK.
         """
+        _check_callable(resume)
         self._check_process()
         hooks = _callbacks.installed.get(self._hook_key)
         if hooks is None:
@@ -378,6 +363,10 @@ class Session:
             ResourceExhausted: no room in host memory; nothing has changed.
             DeadlineExceeded OPERATION_DEADLINE
         """
+        if not _abi.fits_int(level):
+            raise errors.InvalidArgument(
+                "BAD_LEVEL", "sleep levels are 1 and 2", {"level": level}
+            )
         result = _new_result()
         self.call(
             "torpor_sleep", level, _abi.texts(tags), len(tags), _abi.milliseconds(timeout),
@@ -466,6 +455,9 @@ class Session:
         """Tells the daemon what this process's own allocator says: bytes in live tensors and bytes
         that it holds. Shown beside the daemon's figures.
         """
+        for size in (live_bytes, reserved_bytes):
+            if not _abi.fits_int64(size):
+                raise errors.InvalidArgument("BAD_SIZE", f"{size} bytes are no size")
         self.call("torpor_report_usage", live_bytes, reserved_bytes)
 
 
@@ -531,95 +523,20 @@ def connect(
     handle = ctypes.c_void_p()
     library.check(library.c.torpor_connect(ctypes.byref(options), ctypes.byref(handle)))
     session = Session(library, handle, device)
-    _remember(session)
+    _registry.remember(session)
     return session
-
-
-# ---- Sessions of this process, the newest last. A forked child keeps those of its parent, to tell
-# what is wrong.
-
-_sessions: list[Session] = []
-_sessions_lock = threading.RLock()
-_at_exit = False
-
-
-def _after_fork() -> None:
-    global _sessions_lock
-    _sessions_lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def _remember(session: Session) -> None:
-    global _at_exit
-    with _sessions_lock:
-        _sessions.append(session)
-        if not _at_exit:
-            _at_exit = True
-            atexit.register(_take_callbacks_back)
-
-
-def _forget(session: Session) -> None:
-    with _sessions_lock:
-        if session in _sessions:
-            _sessions.remove(session)
-
-
-def _take_callbacks_back() -> None:
-    """At exit: the interpreter must not be called when it is gone. Sessions stay open, for those
-    that free memory until the very end.
-    """
-    with _sessions_lock:
-        mine = [session for session in _sessions if session._pid == os.getpid()]
-    for session in mine:
-        hooks = _callbacks.installed.get(session._hook_key)
-        if hooks is None:
-            continue
-        with hooks.changed:
-            hooks.exiting = True
-            stopped = hooks.changed.wait_for(lambda: hooks.thread is None, timeout=10)
-        if not stopped:
-            _log.warning("a pause callback does not return while the process exits")
-            continue
-        try:
-            session.on_pause(None)
-        except errors.TorporError:
-            _log.debug("callbacks of %r", session, exc_info=True)
-
-
-def sessions() -> Iterator[Session]:
-    """The open sessions of this process, the newest first."""
-    with _sessions_lock:
-        return iter([s for s in reversed(_sessions) if s._pid == os.getpid()])
-
-
-def current() -> Session:
-    """The newest session that is open.
-
-    Raises FailedPrecondition NOT_CONNECTED, or FORKED where only the parent had one.
-    """
-    for session in sessions():
-        return session
-    with _sessions_lock:
-        parents = _sessions[-1]._pid if _sessions else None
-    if parents is not None:
-        raise _forked(parents)
-    raise errors.FailedPrecondition("NOT_CONNECTED", "this process has no open session")
-
-
-def _forked(parent: int) -> errors.FailedPrecondition:
-    return errors.FailedPrecondition(
-        "FORKED",
-        "the session belongs to the process that this one was forked from",
-        {"pid": os.getpid(), "parent_pid": parent},
-    )
 
 
 def _address(address: int) -> int:
     if not 0 <= address < 1 << 64:
         raise errors.NotFound("UNKNOWN_ADDRESS", f"{address:#x} is no address")
     return address
+
+
+def _check_callable(*functions: object) -> None:
+    for function in functions:
+        if function is not None and not callable(function):
+            raise TypeError(f"{function!r} cannot be called")
 
 
 def _new_result() -> _abi.SleepResult:
