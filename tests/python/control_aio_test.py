@@ -201,6 +201,15 @@ class Watching(AsyncControlTest):
             self.assertEqual((await anext(again)).reservation.name, "two")
 
     @asynchronous
+    async def test_goes_on_after_a_wait_that_was_cancelled(self, client):
+        async with client.watch(kinds="reservation") as watch:
+            for name in ("one", "two"):
+                with self.assertRaises(asyncio.TimeoutError):
+                    await asyncio.wait_for(anext(watch), 0.1)
+                await client.reserve(name, {"weights": MIB}, ttl=60)
+                self.assertEqual((await anext(watch)).reservation.name, name)
+
+    @asynchronous
     async def test_its_ends(self, client):
         self.assertEqual([event async for event in client.watch(kinds="queue", timeout=0.3)], [])
         watch = await client.watch(kinds="queue").open()

@@ -147,12 +147,18 @@ class Calls(ControlTest):
             ("POLICY_MISSING", lambda: self.client.sleep(all=True)),
             ("BAD_TTL", lambda: self.client.reserve("x", {"weights": 1}, ttl=-1.5)),
             ("BAD_TTL", lambda: self.client.reserve("x", {"weights": 1}, ttl=math.nan)),
+            ("BAD_TTL", lambda: self.client.reserve("x", {"weights": 1}, ttl=1e300)),
             ("BAD_SIZE", lambda: self.client.reserve("x", {"weights": -1}, ttl=1)),
             ("BAD_EVENT_KIND", lambda: self.client.watch(kinds=["operation", "thunder"])),
             ("BAD_CURSOR", lambda: self.client.watch(cursor="nonsense").open()),
         ):
             with self.subTest(reason):
                 self.assertIsInstance(self.assert_fails(reason, call), ValueError)
+
+    def test_timeouts_that_are_hardly_any(self):
+        self.client.usage(timeout=math.inf)
+        self.client.usage(timeout=1e300)
+        self.assertRaises(ValueError, self.client.usage, timeout=math.nan)
 
     def test_statuses_without_an_answer_of_the_daemon(self):
         self.assertIsNone(error_of(messages.WorkerResult().status))
@@ -370,6 +376,24 @@ class Watching(ControlTest):
         self.client.reserve("two", {"weights": MIB}, ttl=60)
         with self.client.watch(kinds="reservation", cursor=watch.cursor) as again:
             self.assertEqual(next(again).reservation.name, "two")
+
+    def test_goes_on_after_control_c(self):
+        said = self.run_python(
+            """
+            import os, signal, threading
+            from torpor.control import Client
+
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            with Client() as client, client.watch(kinds="reservation") as watch:
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+                try:
+                    next(watch)
+                except KeyboardInterrupt:
+                    client.reserve("one", {"weights": 1}, ttl=60)
+                print(next(watch).reservation.name)
+            """
+        )
+        self.assertEqual(said, "one\n")
 
     def test_ends_after_its_timeout(self):
         self.assertEqual(list(self.client.watch(kinds="queue", timeout=0.3)), [])

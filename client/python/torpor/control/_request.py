@@ -18,6 +18,8 @@ PolicyLike = Union[Policy, str]
 DEFAULT_TIMEOUT = 300.0
 # How often a call is repeated whose connection broke.
 DEFAULT_RETRIES = 3
+# Seconds, about 30 years: gRPC takes longer ones for none at all.
+_FOREVER = 1e9
 
 CHANNEL_OPTIONS = [
     # Usage of a daemon with many workers and reservations.
@@ -61,10 +63,15 @@ def new_request_id() -> str:
 
 
 class Patience:
-    """How long one call, with its repetitions, may take; None seconds or infinity: for ever."""
+    """How long one call, with its repetitions, may take; None seconds or infinity: for ever.
+
+    Raises ValueError for NaN.
+    """
 
     def __init__(self, timeout: float | None) -> None:
-        endless = timeout is None or math.isinf(timeout)
+        if timeout is not None and math.isnan(timeout):
+            raise ValueError("a timeout is a number of seconds, not NaN")
+        endless = timeout is None or timeout > _FOREVER
         self._end = None if endless or timeout is None else time.monotonic() + timeout
 
     def left(self) -> float | None:
@@ -199,7 +206,7 @@ def told(request: Any, target: str) -> dict[str, str]:
 
 
 def _set_ttl(request: messages.ReserveRequest | messages.RenewRequest, ttl: float) -> None:
-    if not math.isfinite(ttl):
+    if not math.isfinite(ttl * 1e9):
         raise errors.InvalidArgument("BAD_TTL", f"{ttl} is no time to live", {"ttl": ttl})
     nanos = round(ttl * 1e9)
     # Of one sign, as Duration wants them.

@@ -201,6 +201,9 @@ class AsyncWatch:
         async with client.watch(kinds="operation") as watch:
             async for event in watch:
                 print(event.WhichOneof("event"), watch.cursor)
+
+    Whoever cancels a wait for an event, as asyncio.wait_for() does, loses none: the next wait goes on
+    behind the last one.
     """
 
     def __init__(
@@ -305,6 +308,7 @@ class AsyncWatch:
         except asyncio.CancelledError:
             if (self._closing or self._client._closed) and not _cancelling():
                 raise errors.Cancelled("CALL_CANCELLED", "the watch is closed", told) from None
+            self._call = None  # gRPC has ended it; the next read goes on behind the last event
             raise
         if response is grpc.aio.EOF:
             raise errors.Unavailable("DAEMON_UNREACHABLE", "the daemon ended the stream", told)

@@ -439,3 +439,8 @@ class Watch:
             ) from None
         except grpc.RpcError:
             raise _status.from_rpc(self._call, told) from None
+        except BaseException:  # KeyboardInterrupt: gRPC's stream cannot be read again
+            with self._lock:
+                call, self._call = self._call, None
+            call.cancel()
+            raise
