@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/torpor.h"
@@ -49,16 +50,19 @@ class Regions {
     return *regions;
   }
 
-  // Torpor's tag for allocations under `tag` of one kind, which is theirs from now on.
-  std::string Name(int device, const std::string& tag, bool backup) {
+  // Has this thread allocate under Torpor's tag for `tag` of one kind, which is theirs from now on.
+  // BAD_TAG is not: every later pause would fail with it.
+  int SetTag(int device, const std::string& tag, bool backup) {
     std::lock_guard<std::mutex> lock(mutex_);
     std::vector<Kind>& kinds = devices_[device][tag];
     for (const Kind& kind : kinds) {
-      if (kind.backup == backup) return kind.name;
+      if (kind.backup == backup) return torpor_torch_set_tag(kind.name.c_str());
     }
     const char* suffix = kinds.empty() ? "" : backup ? ".backup" : ".scratch";
-    kinds.push_back({tag + suffix, backup});
-    return kinds.back().name;
+    std::string name = tag + suffix;
+    const int code = torpor_torch_set_tag(name.c_str());
+    if (code == TORPOR_OK) kinds.push_back({std::move(name), backup});
+    return code;
   }
 
   // {device: what `tag` (empty: any) has there}
@@ -67,7 +71,7 @@ class Regions {
     std::map<int, std::vector<Kind>> selected;
     for (const auto& [device, tags] : devices_) {
       for (const auto& [known, kinds] : tags) {
-        if (!tag.empty() && known != tag) continue;
+        if (kinds.empty() || (!tag.empty() && known != tag)) continue;
         std::vector<Kind>& of_device = selected[device];
         of_device.insert(of_device.end(), kinds.begin(), kinds.end());
       }
@@ -129,8 +133,9 @@ void* tms_torch_malloc(ssize_t size, int device, void* stream) {
   try {
     const Settings& settings = ThreadSettings();
     if (!settings.interesting || settings.disk_backup) return nullptr;
-    const std::string name = Regions::Get().Name(device, settings.tag, settings.cpu_backup);
-    if (torpor_torch_set_tag(name.c_str()) != TORPOR_OK) return nullptr;
+    if (Regions::Get().SetTag(device, settings.tag, settings.cpu_backup) != TORPOR_OK) {
+      return nullptr;
+    }
     void* address = torpor_torch_malloc(size, device, stream);
     torpor_torch_set_tag(nullptr);
     return address;

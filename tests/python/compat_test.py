@@ -109,6 +109,18 @@ class CompatTest(unittest.TestCase):
         with self.saver.region("kv_cache", enable_cpu_backup=True):
             self.assertEqual(self.tag_of(self.tensor(MIB)), "kv_cache.backup")
 
+    def test_a_tag_that_was_refused_is_forgotten(self):
+        with self.saver.region("outer"):
+            for tag in ("w" * 64, "bad tag", "n\0l"):
+                with self.assertRaises(torpor.errors.InvalidArgument):
+                    with self.saver.region(tag):
+                        self.fail("it has no such tag")
+            kept = self.tensor(MIB)
+        self.assertEqual(self.tag_of(kept), "outer")
+        self.saver.pause()
+        self.saver.pause("bad tag")
+        self.saver.resume()
+
     def test_regions_nest(self):
         with self.saver.region("outer", enable_cpu_backup=True):
             first = self.tensor(MIB)

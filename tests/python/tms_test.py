@@ -153,6 +153,20 @@ class TmsTest(DaemonTest):
         self.assertEqual(_abi.library().last_error().reason, "BAD_TAG")
         self.allocate("good", False, MIB)
 
+    def test_a_tag_that_was_refused_is_forgotten(self):
+        long = "w" * 60  # there is no room for ".scratch"
+        kept = self.allocate(long, True, 2 * MIB)
+        for tag in (long, "bad tag"):
+            self.region(tag, False)
+            self.assertIsNone(self.c.tms_torch_malloc(MIB, 0, None))
+            self.assertEqual(_abi.library().last_error().reason, "BAD_TAG")
+        self.assertEqual(self.c.tms_pause(b"bad tag"), 0)
+        self.assertEqual(self.c.tms_pause(None), 0)
+        self.assertEqual(self.c.tms_resume(b"bad tag"), 0)
+        self.assertEqual(self.session.usage().tags[long].offloaded_bytes, 2 * MIB)
+        self.assertEqual(self.c.tms_resume(None), 0)
+        self.session.free(kept)
+
     def test_settings_are_of_the_thread(self):
         c = self.c
         self.region("mine", True)

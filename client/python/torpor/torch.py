@@ -360,8 +360,21 @@ def _scope(tag: str, pool: torch.cuda.MemPool) -> Iterator[None]:
         raise OutOfMemoryError(f"{reason}\n(PyTorch: {error})", reason) from error
     finally:
         tags.pop()
-        outer = tags[-1] if tags else None
-        library.c.torpor_torch_set_tag(_abi.text(outer))
+        _return_to_scope()
+
+
+def _return_to_scope() -> None:
+    tags = _thread.__dict__.get("tags")
+    _abi.library().c.torpor_torch_set_tag(_abi.text(tags[-1] if tags else None))
+
+
+def check_tag(tag: str) -> None:
+    """Raises InvalidArgument BAD_TAG, NUL_IN_TEXT if `tag` cannot be one."""
+    library = _abi.library()
+    try:
+        library.check(library.c.torpor_torch_set_tag(_abi.text(tag)))
+    finally:
+        _return_to_scope()
 
 
 # ---- Expandable segments

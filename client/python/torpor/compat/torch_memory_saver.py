@@ -191,6 +191,7 @@ class TorchMemorySaver:
             kinds = self._tags.setdefault(device, {}).setdefault(tag, {})
             if backup not in kinds:
                 suffix = "" if not kinds else ".backup" if backup else ".scratch"
+                torpor.torch.check_tag(tag + suffix)  # or each pause() would fail with it
                 kinds[backup] = tag + suffix
             return kinds[backup]
 
