@@ -46,6 +46,7 @@ class ErrorsTest(unittest.TestCase):
     def test_text(self):
         error = errors.Unavailable("DAEMON_GONE", "it has ended", {"b": 2, "a": 1})
         self.assertEqual(str(error), "UNAVAILABLE DAEMON_GONE: it has ended {a: 1, b: 2}")
+        self.assertEqual(eval(repr(error), vars(errors)).details, error.details)
 
     def test_they_travel_between_processes(self):
         for error in (

@@ -2,8 +2,8 @@
 
     example_worker.py NAME MODEL_MIB OTHER_TAG OTHER_MIB [--engine]
 
-Answers calls as docs/examples/python/rl_loop.py makes them. With --engine it only puts itself to sleep,
-when it is asked over HTTP.
+Answers calls as docs/examples/python/rl_loop.py makes them. With --engine it only puts itself to
+sleep, when it is asked over HTTP.
 """
 
 import hashlib

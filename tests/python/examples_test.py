@@ -77,6 +77,8 @@ class Orchestrator(ExamplesTest):
             self.assertEqual(self.resident(), {name: 100 * MIB})
             generated = self.generate(worker)
             self.assertEqual(tokens.setdefault(name, generated), generated)
+            self.assertIn("no worker", self.ask(orchestrator, "nobody"))
+            self.assertEqual(self.resident(), {name: 100 * MIB})
         self.assertEqual(len(tokens), 2)
         self.assertNotEqual(tokens["first"], tokens["second"])
 

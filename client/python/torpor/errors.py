@@ -83,6 +83,9 @@ class TorporError(Exception):
             text += f" {{{listed}}}"
         return text
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.reason!r}, {self.message!r}, {self.details!r})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return make, (self.code, self.reason, self.message, self.details)
 

@@ -3,7 +3,7 @@
     orchestrator.py
 
 Reads the name of a model, as its worker calls itself, from each line of standard input, and says
-when that model can serve.
+when that model can serve, or why it cannot.
 """
 
 import sys
@@ -12,7 +12,7 @@ import urllib.parse
 import urllib.request
 
 from torpor.control import Client
-from torpor.errors import Aborted
+from torpor.errors import Aborted, TorporError
 
 # An engine that puts itself to sleep wakes itself as well: where, by where it sleeps.
 WAKES = {"/sleep": "/wake_up", "/release_memory_occupation": "/resume_memory_occupation"}
@@ -43,26 +43,32 @@ class Turns:
     def take(self, model):
         """Puts all other models to sleep, their weights in host memory, and wakes `model`."""
         workers = {worker.name: worker for worker in self.client.usage().workers}
-        for name, worker in workers.items():
-            if name == model or not any(tag.resident_bytes for tag in worker.tags):
+        if model not in workers:
+            raise LookupError(f"there is no worker of this name, but {', '.join(workers)}")
+        wanted = workers.pop(model)
+        for worker in workers.values():
+            if not any(tag.resident_bytes for tag in worker.tags):
                 continue
             if worker.sleep_endpoint:
                 post(worker.sleep_endpoint)
             else:
                 persistently(self.client.sleep, worker.id, level=1)
-        if workers[model].sleep_endpoint:
-            post(workers[model].sleep_endpoint, wake=True)
+        if wanted.sleep_endpoint:
+            post(wanted.sleep_endpoint, wake=True)
         else:
-            persistently(self.client.wake_up, workers[model].id, order=["weights"])
+            persistently(self.client.wake_up, wanted.id, order=["weights"])
 
 
 def main():
     with Client() as client:  # the only daemon of this machine
         turns = Turns(client)
         for line in sys.stdin:
-            start = time.monotonic()
-            turns.take(line.strip())
-            print(f"{line.strip()}: awake after {time.monotonic() - start:.3f} s", flush=True)
+            model, start = line.strip(), time.monotonic()
+            try:
+                turns.take(model)
+                print(f"{model}: awake after {time.monotonic() - start:.3f} s", flush=True)
+            except (LookupError, OSError, TorporError) as error:
+                print(f"{model}: {error}", flush=True)
 
 
 if __name__ == "__main__":
