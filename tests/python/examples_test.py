@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import fixture
+import torpor
 from fixture import MIB, DaemonTest
 from torpor.control import Client
 
@@ -98,6 +99,14 @@ class Orchestrator(ExamplesTest):
             self.assertEqual(self.generate(engine), tokens)
             self.ask(orchestrator, "other")
             self.assertEqual(self.resident(), {"other": 100 * MIB})
+
+
+    def test_an_engine_that_does_not_say_where(self):
+        session = self.connect("vague", quiesce=torpor.Quiesce.NONE)
+        session.allocate("weights", MIB)
+        session.set_sleep_endpoint("POST /sleep of the server that this worker belongs to")
+        orchestrator = self.start(EXAMPLES / "orchestrator.py")
+        self.assertIn("does not say where", self.ask(orchestrator, "vague"))
 
 
 class Loop(ExamplesTest):

@@ -20,7 +20,9 @@ WAKES = {"/sleep": "/wake_up", "/release_memory_occupation": "/resume_memory_occ
 
 def post(endpoint, wake=False):
     """Asks an engine at its own endpoint, "POST http://host:port/path"."""
-    method, address = endpoint.split()
+    method, _, address = endpoint.partition(" ")
+    if not address.startswith("http"):
+        raise LookupError(f"the engine does not say where it can be asked, but: {endpoint}")
     url = urllib.parse.urlsplit(address)
     if wake:
         url = url._replace(path=WAKES[url.path])
