@@ -37,10 +37,20 @@ Status UnknownAddress(DeviceAddress address) {
   return NotFound("UNKNOWN_ADDRESS", std::string("no segment at ") + text).With("address", text);
 }
 
+// Of a connection that broke before the daemon had answered.
+Status Gone(const Status& broken) {
+  if (broken.code() != Code::kUnavailable) return broken;
+  return Unavailable("DAEMON_GONE", "the daemon ended while a session was opened")
+      .With("cause", broken.reason());
+}
+
 Result<wire::HelloReply> SayHello(int socket, const Session::Options& options) {
   const wire::Hello hello{options.name, options.device_uuid, options.quiesce, options.reservation};
-  TORPOR_RETURN_IF_ERROR(
-      net::SendFrame(socket, static_cast<uint16_t>(wire::Type::kHello), 0, wire::Encode(hello)));
+  if (const Status sent =
+          net::SendFrame(socket, static_cast<uint16_t>(wire::Type::kHello), 0, wire::Encode(hello));
+      !sent.ok()) {
+    return Gone(sent);
+  }
   pollfd readable{socket, POLLIN, 0};
   const TimePoint deadline = Clock::Real().Now() + kHelloTimeout;
   for (;;) {
@@ -54,12 +64,13 @@ Result<wire::HelloReply> SayHello(int socket, const Session::Options& options) {
     }
     if (errno != EINTR) return ErrnoStatus(errno, "wait for the daemon");
   }
-  TORPOR_ASSIGN_OR_RETURN(const net::Frame answer, net::ReceiveFrame(socket));
-  if (answer.type != wire::Answer(wire::Type::kHello)) {
+  const Result<net::Frame> answer = net::ReceiveFrame(socket);
+  if (!answer.ok()) return Gone(answer.status());
+  if (answer->type != wire::Answer(wire::Type::kHello)) {
     return InvalidArgument("BAD_FRAME", "the daemon's first frame does not answer the hello")
-        .With("type", answer.type);
+        .With("type", answer->type);
   }
-  TORPOR_ASSIGN_OR_RETURN(wire::HelloReply reply, wire::Decode<wire::HelloReply>(answer.payload));
+  TORPOR_ASSIGN_OR_RETURN(wire::HelloReply reply, wire::Decode<wire::HelloReply>(answer->payload));
   TORPOR_RETURN_IF_ERROR(reply.status);
   return reply;
 }

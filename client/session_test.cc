@@ -5,12 +5,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
 
 #include "client/session_fixture.h"
+#include "lib/base/unique_fd.h"
+#include "lib/net/unix_socket.h"
 
 namespace torpor::client {
 namespace {
@@ -54,6 +58,25 @@ TEST_F(SessionTest, NoDaemon) {
   EXPECT_THAT(Session::Connect(
                   options, [](const auto&) -> Result<std::shared_ptr<Driver>> { return Fault(); }),
               HasReason("DAEMON_NOT_RUNNING"));
+}
+
+TEST_F(SessionTest, ADaemonThatEndsBeforeItsAnswer) {
+  char name[] = "/tmp/torpor-XXXXXX";
+  ASSERT_NE(::mkdtemp(name), nullptr);
+  Session::Options options;
+  options.socket_path = std::string(name) + "/worker.sock";
+  Result<UniqueFd> listener = net::ListenUnix(options.socket_path, 0600);
+  ASSERT_THAT(listener, IsOk());
+  std::thread daemon([&] {
+    (void)net::AcceptUnix(listener->get());  // and hangs up, with the hello unread or not yet there
+    listener->Reset();
+  });
+  const auto session = Session::Connect(
+      options, [](const auto&) -> Result<std::shared_ptr<Driver>> { return Fault(); });
+  daemon.join();
+  EXPECT_THAT(session, HasReason("DAEMON_GONE"));
+  EXPECT_EQ(session.status().code(), Code::kUnavailable);
+  std::filesystem::remove_all(name);
 }
 
 TEST_F(SessionTest, AllocatedMemoryIsUsableAndFreedForOthers) {
