@@ -283,8 +283,9 @@ Status FakeDaemon::Map(OperationId operation, const std::string& tag) {
 }
 
 Status FakeDaemon::Resume(OperationId operation, const std::vector<std::string>& asleep) {
+  const wire::AsleepTags tags{++asleep_revision_, asleep};
   return WaitStatus(Require(
-      channel()->Start(wire::Type::kResume, wire::Encode(wire::ResumeRequest{operation, asleep})),
+      channel()->Start(wire::Type::kResume, wire::Encode(wire::ResumeRequest{operation, tags})),
       "resume"));
 }
 

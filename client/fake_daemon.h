@@ -1,6 +1,7 @@
 #ifndef TORPOR_CLIENT_FAKE_DAEMON_H_
 #define TORPOR_CLIENT_FAKE_DAEMON_H_
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -107,6 +108,7 @@ class FakeDaemon : private wire::Channel::Handler {
   Mutex mutex_;
   CondVar connected_;
   std::shared_ptr<wire::Channel> channel_ GUARDED_BY(mutex_);
+  std::atomic<uint64_t> asleep_revision_{0};
   std::map<ExtentId, Memory> memory_ GUARDED_BY(mutex_);
   std::map<std::string, Bytes> arena_ends_ GUARDED_BY(mutex_);
   uint64_t last_id_ GUARDED_BY(mutex_) = 0;

@@ -49,22 +49,37 @@ void Operator::OnClosed() {
   guard_.Interrupt();
 }
 
+void Operator::NoteAsleep(const wire::AsleepTags& asleep) {
+  if (asleep.revision == 0) return;
+  guard_.SetAsleep(asleep);
+  if (!guard_.Running()) return;
+  MutexLock lock(mutex_);
+  awake_ = true;
+  queued_.NotifyAll();
+}
+
 void Operator::Run() {
   thread_id_ = std::this_thread::get_id();
   for (;;) {
     net::Frame request;
     bool closed = false;
+    bool awake = false;
     {
       MutexLock lock(mutex_);
-      while (queue_.empty() && !closed_ && !stopping_) queued_.Wait(mutex_);
+      while (queue_.empty() && !awake_ && !closed_ && !stopping_) queued_.Wait(mutex_);
       if (stopping_) return;
       closed = closed_;
-      if (!closed) {
+      awake = std::exchange(awake_, false);
+      if (!closed && !awake) {
         request = std::move(queue_.front());
         queue_.pop_front();
       }
     }
     if (closed) return AbandonOperations();
+    if (awake) {
+      if (guard_.Running()) hook_.EnsureRunning();
+      continue;
+    }
     Obey(std::move(request));
   }
 }

@@ -45,6 +45,8 @@ class Operator : public Connection::Handler {
   // A segment was freed, and nobody has synchronized the device since: an operation of the daemon
   // will unmap it.
   void NoteUnsynchronizedFree() { unsynchronized_free_ = true; }
+  // What sleeps was freed: perhaps nothing does any more.
+  void NoteAsleep(const wire::AsleepTags& asleep);
 
   void OnRequest(net::Frame request) override;
   void OnClosed() override;
@@ -88,6 +90,7 @@ class Operator : public Connection::Handler {
   mutable Mutex mutex_;  // may be taken under the work guard's own mutex, never the other way
   CondVar queued_;
   std::deque<net::Frame> queue_ GUARDED_BY(mutex_);
+  bool awake_ GUARDED_BY(mutex_) = false;  // to be looked at: the application may run
   bool closed_ GUARDED_BY(mutex_) = false;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::set<OperationId> cancelled_ GUARDED_BY(mutex_);

@@ -250,6 +250,7 @@ Status Session::Impl::FreeSegment(DeviceAddress address, const Segment& segment)
   TORPOR_RETURN_IF_ERROR(reply->status);
   if (reply->unmap.empty()) {
     operator_.NoteUnsynchronizedFree();
+    operator_.NoteAsleep(reply->asleep);
     return Status::Ok();
   }
   Keep(Leftover{segment.id, segment.tag, reply->unmap});

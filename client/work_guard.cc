@@ -124,9 +124,11 @@ void WorkGuard::Release(OperationId operation) {
   changed_.NotifyAll();
 }
 
-void WorkGuard::SetAsleep(const std::vector<std::string>& asleep) {
+void WorkGuard::SetAsleep(const wire::AsleepTags& asleep) {
   MutexLock lock(mutex_);
-  asleep_ = std::set<std::string>(asleep.begin(), asleep.end());
+  if (asleep.revision <= asleep_revision_) return;
+  asleep_revision_ = asleep.revision;
+  asleep_ = std::set<std::string>(asleep.tags.begin(), asleep.tags.end());
   changed_.NotifyAll();
 }
 

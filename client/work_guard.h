@@ -13,6 +13,7 @@
 #include "lib/base/mutex.h"
 #include "lib/base/status.h"
 #include "lib/base/units.h"
+#include "lib/wire/messages.h"
 
 namespace torpor::client {
 
@@ -55,8 +56,9 @@ class WorkGuard {
 
   // Ends the exclusive side of `operation`, if it has it.
   void Release(OperationId operation);
-  // Replaces the set of tags that are asleep. To be called before Release.
-  void SetAsleep(const std::vector<std::string>& asleep);
+  // Replaces the set of tags that are asleep, unless a later one is known. To be called before
+  // Release.
+  void SetAsleep(const wire::AsleepTags& asleep);
   // For when no operation comes any more: ends the exclusive side of all; `asleep` adds to the set.
   void Abandon(const std::vector<std::string>& asleep);
 
@@ -83,6 +85,7 @@ class WorkGuard {
   std::set<OperationId> quiet_ GUARDED_BY(mutex_);  // have or want the exclusive side
   int exclusions_ GUARDED_BY(mutex_) = 0;
   std::set<std::string> asleep_ GUARDED_BY(mutex_);
+  uint64_t asleep_revision_ GUARDED_BY(mutex_) = 0;
   bool abandoned_ GUARDED_BY(mutex_) = false;
 };
 

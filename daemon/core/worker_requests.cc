@@ -129,6 +129,7 @@ wire::FreeReply Core::OwnFree(WorkerId worker, const wire::Free& request) {
   } else {
     reply.status = extents.status();
   }
+  if (extents.ok() && extents->empty()) reply.asleep = inventory_.AsleepTags(worker);
   return reply;
 }
 

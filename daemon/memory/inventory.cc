@@ -190,11 +190,12 @@ std::vector<MemoryHolder> Inventory::Holders() const {
   return holders;
 }
 
-std::vector<std::string> Inventory::AsleepTags(WorkerId id) const {
+wire::AsleepTags Inventory::AsleepTags(WorkerId id) {
   MutexLock lock(mutex_);
-  std::vector<std::string> tags;
+  wire::AsleepTags asleep;
+  asleep.revision = ++asleep_revision_;
   const Worker* const worker = Find(id);
-  if (worker == nullptr) return tags;
+  if (worker == nullptr) return asleep;
   for (const auto& [tag, arena] : worker->arenas) {
     const auto& segments = arena->segments();
     if (std::any_of(segments.begin(), segments.end(), [](const auto& entry) {
@@ -202,10 +203,10 @@ std::vector<std::string> Inventory::AsleepTags(WorkerId id) const {
           return state == SegmentState::kOffloaded || state == SegmentState::kDiscarded ||
                  state == SegmentState::kWaking;
         })) {
-      tags.push_back(tag);
+      asleep.tags.push_back(tag);
     }
   }
-  return tags;
+  return asleep;
 }
 
 bool Inventory::HasTag(WorkerId id, const std::string& tag) const {

@@ -116,7 +116,7 @@ class Inventory {
   // Each worker with the bytes of its extents.
   std::vector<MemoryHolder> Holders() const EXCLUDES(mutex_);
   // Tags of the worker with a segment that has no memory.
-  std::vector<std::string> AsleepTags(WorkerId id) const EXCLUDES(mutex_);
+  wire::AsleepTags AsleepTags(WorkerId id) EXCLUDES(mutex_);
   bool HasTag(WorkerId id, const std::string& tag) const EXCLUDES(mutex_);
 
   // --- allocation
@@ -206,6 +206,7 @@ class Inventory {
   CondVar operation_ended_;
   std::map<WorkerId, Worker> workers_ GUARDED_BY(mutex_);
   uint64_t next_worker_ GUARDED_BY(mutex_) = 1;
+  uint64_t asleep_revision_ GUARDED_BY(mutex_) = 0;
   uint64_t next_segment_ GUARDED_BY(mutex_) = 1;
   uint64_t next_extent_ GUARDED_BY(mutex_) = 1;
   uint64_t next_operation_ GUARDED_BY(mutex_) = 1;

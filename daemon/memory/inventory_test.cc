@@ -244,7 +244,7 @@ TEST_F(InventoryTest, ASleepingSegmentIsFreedAtOnceWithItsImage) {
   EXPECT_TRUE(inventory_.Free(worker_, offloaded)->empty());
   EXPECT_TRUE(inventory_.Free(worker_, discarded)->empty());
   EXPECT_EQ(pool_.stats().used, Bytes(0));
-  EXPECT_TRUE(inventory_.AsleepTags(worker_).empty());
+  EXPECT_TRUE(inventory_.AsleepTags(worker_).tags.empty());
 }
 
 TEST_F(InventoryTest, FreedDuringASleepGoesWithItsCommit) {
@@ -332,7 +332,7 @@ TEST_F(InventoryTest, ASleepMovesWhatItsPoliciesName) {
   EXPECT_EQ(plan.Sum(SegmentState::kResident, SegmentState::kDiscarded), Pages(4));
   EXPECT_EQ(Tag(kWeights).moving, 2);
   EXPECT_EQ(Tag("runtime").moving, 0);
-  EXPECT_TRUE(inventory_.AsleepTags(worker_).empty());
+  EXPECT_TRUE(inventory_.AsleepTags(worker_).tags.empty());
   GiveImages(plan);
   CommitSleep(plan);
   inventory_.EndOperation(worker_);
@@ -342,7 +342,7 @@ TEST_F(InventoryTest, ASleepMovesWhatItsPoliciesName) {
   EXPECT_EQ(Tag(kCache).discarded, Pages(4));
   EXPECT_EQ(Tag(kCache).host, Bytes(0));
   EXPECT_EQ(Tag("runtime").resident, Pages(1));
-  EXPECT_EQ(inventory_.AsleepTags(worker_), (std::vector<std::string>{kCache, kWeights}));
+  EXPECT_EQ(inventory_.AsleepTags(worker_).tags, (std::vector<std::string>{kCache, kWeights}));
   EXPECT_EQ(Free(), kTotal - Pages(1));
 }
 
@@ -371,7 +371,7 @@ TEST_F(InventoryTest, AWakeMakesNeighboursOneExtentAndKeepsImages) {
   for (const PlannedSegment& segment : plan.arenas[0].segments) {
     EXPECT_NE(segment.image, nullptr);
   }
-  EXPECT_EQ(inventory_.AsleepTags(worker_), std::vector<std::string>{kWeights});
+  EXPECT_EQ(inventory_.AsleepTags(worker_).tags, std::vector<std::string>{kWeights});
   GiveExtents(plan);
   EXPECT_TRUE(inventory_.Commit(worker_, plan).empty());
   inventory_.EndOperation(worker_);
@@ -380,7 +380,7 @@ TEST_F(InventoryTest, AWakeMakesNeighboursOneExtentAndKeepsImages) {
   EXPECT_EQ(Tag(kWeights).extents, 1);
   EXPECT_EQ(Tag(kWeights).host, Bytes(0));
   EXPECT_EQ(Tag(kWeights).clean, HostPool::kUnit * 2);
-  EXPECT_TRUE(inventory_.AsleepTags(worker_).empty());
+  EXPECT_TRUE(inventory_.AsleepTags(worker_).tags.empty());
   // The next sleep finds them.
   ASSERT_THAT(inventory_.BeginOperation(worker_), IsOk());
   Plan again = inventory_.BeginSleep(worker_, Every, Offload, false);

@@ -54,7 +54,7 @@ void BringBack(const Undo& undo) {
       status = mapped.ok() ? Reconcile(undo, operation, *mapped) : mapped.status();
     }
     if (status.ok()) {
-      const std::vector<std::string> asleep = undo.context.inventory.AsleepTags(undo.worker);
+      const wire::AsleepTags asleep = undo.context.inventory.AsleepTags(undo.worker);
       status = undo.link->Resume(operation, asleep,
                                  std::chrono::steady_clock::now() + undo.context.worker_deadline);
     }

@@ -158,7 +158,7 @@ WorkerLink::Pending WorkerLink::StartUnmap(OperationId operation, const std::str
   return pending;
 }
 
-Status WorkerLink::Resume(OperationId operation, const std::vector<std::string>& asleep,
+Status WorkerLink::Resume(OperationId operation, const wire::AsleepTags& asleep,
                           TimePoint deadline) {
   const auto reply = channel_->Ask<wire::StatusReply>(
       wire::Type::kResume, wire::ResumeRequest{operation, asleep}, deadline);

@@ -74,7 +74,7 @@ class WorkerLink {
                    const std::vector<ExtentPtr>& extents);
   Pending StartUnmap(OperationId operation, const std::string& tag,
                      const std::vector<ExtentPtr>& extents);
-  Status Resume(OperationId operation, const std::vector<std::string>& asleep, TimePoint deadline);
+  Status Resume(OperationId operation, const wire::AsleepTags& asleep, TimePoint deadline);
 
   // Sends a CANCEL; Wait for the answer, which says what the worker maps, as long as it takes.
   Result<wire::Channel::CallPtr> StartCancel(OperationId operation);

@@ -78,8 +78,9 @@ TEST_F(ChannelTest, AnswersFindTheirCallersInAnyOrder) {
   const auto second = StartFree();
   const net::Frame first_frame = PeerReceives();
   const net::Frame second_frame = PeerReceives();
-  PeerSends(Answer(Type::kFree), second_frame.id, Encode(FreeReply{NotFound("SECOND", ""), {}}));
-  PeerSends(Answer(Type::kFree), first_frame.id, Encode(FreeReply{NotFound("FIRST", ""), {}}));
+  PeerSends(Answer(Type::kFree), second_frame.id,
+            Encode(FreeReply{NotFound("SECOND", ""), {}, {}}));
+  PeerSends(Answer(Type::kFree), first_frame.id, Encode(FreeReply{NotFound("FIRST", ""), {}, {}}));
   const auto first_reply = channel_->WaitFor<FreeReply>(first, Late());
   const auto second_reply = channel_->WaitFor<FreeReply>(second, Late());
   ASSERT_THAT(first_reply, IsOk());

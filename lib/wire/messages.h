@@ -127,14 +127,26 @@ struct Free {
     a(segment);
   }
 };
+// The tags of a worker that have a segment without memory. Of two the one with the higher revision
+// is the later; 0: nothing is said.
+struct AsleepTags {
+  uint64_t revision = 0;
+  std::vector<std::string> tags;
+  template <class A>
+  void Fields(A& a) {
+    a(revision, tags);
+  }
+};
 // `unmap`: extents that nothing lives in any more; the worker unmaps them and says Freed. Empty
-// when the segment slept, shares its extents, or is under an operation that will finish the job.
+// when the segment slept, shares its extents, or is under an operation that will finish the job;
+// `asleep` then says what still sleeps.
 struct FreeReply {
   Status status;
   std::vector<Extent> unmap;
+  AsleepTags asleep;
   template <class A>
   void Fields(A& a) {
-    a(status, unmap);
+    a(status, unmap, asleep);
   }
 };
 struct Freed {
@@ -280,11 +292,10 @@ struct MapRequest {
     a(operation, tag, extents);
   }
 };
-// The operation is over. `asleep` are the tags that have a segment without memory; work that needs
-// them still has to wait, all other work goes on.
+// The operation is over. Work that needs what is asleep still has to wait, all other work goes on.
 struct ResumeRequest {
   OperationId operation;
-  std::vector<std::string> asleep;
+  AsleepTags asleep;
   template <class A>
   void Fields(A& a) {
     a(operation, asleep);

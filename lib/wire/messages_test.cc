@@ -30,7 +30,7 @@ void ForEachMessage(Check check) {
   check(AllocateReply{Status(), SegmentId(9), MiB(2), MiB(6), SomeExtents()});
   check(Allocated{SegmentId(9), SomeStatus()});
   check(Free{SegmentId(9)});
-  check(FreeReply{Status(), SomeExtents()});
+  check(FreeReply{Status(), SomeExtents(), {3, {"a"}}});
   check(Freed{SegmentId(9)});
   check(Sleep{{"weights", ""}, 2, {{"kv_cache", Policy::kDiscard}}, true, -5});
   check(WakeUp{{"weights"}, "r1", 1000});
@@ -44,7 +44,7 @@ void ForEachMessage(Check check) {
   check(QuiesceRequest{OperationId(5), true});
   check(UnmapRequest{OperationId(5), "weights", SomeExtents()});
   check(MapRequest{OperationId(5), "weights", SomeExtents()});
-  check(ResumeRequest{OperationId(5), {"a", "b"}});
+  check(ResumeRequest{OperationId(5), {7, {"a", "b"}}});
   check(CancelRequest{OperationId(5)});
   check(CancelReply{Status(), {ExtentId(1), ExtentId(2)}});
 }

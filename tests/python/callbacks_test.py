@@ -35,6 +35,19 @@ class CallbacksTest(DaemonTest):
         self.session.wake_up()
         self.assertEqual(self.calls, ["pause", "resume"] * 4)
 
+    def test_freeing_all_that_sleeps_resumes(self):
+        resumed = threading.Event()
+        self.session.on_pause(self.log("pause"), resumed.set)
+        other = self.session.allocate("kv_cache", 2 * MIB)
+        self.sleep()
+        self.session.free(other)
+        self.assert_fails("ASLEEP", self.session.work(timeout=0.05).__enter__)
+        self.session.free(self.address)
+        with self.session.work():
+            pass
+        self.assertTrue(resumed.wait(60))
+        self.assertEqual(self.calls, ["pause"])
+
     def test_the_session_keeps_them(self):
         class Engine:
             def __init__(self, calls):
