@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "client/demo/crc32c.h"
+#include "lib/base/crc32c.h"
 
 namespace torpor::demo {
 namespace {

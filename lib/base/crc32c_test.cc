@@ -1,10 +1,10 @@
-#include "client/demo/crc32c.h"
+#include "lib/base/crc32c.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace torpor::demo {
+namespace torpor {
 namespace {
 
 // The vectors of RFC 3720, B.4.
@@ -26,4 +26,4 @@ TEST(Crc32cTest, PartsGiveWhatTheWholeGives) {
 }
 
 }  // namespace
-}  // namespace torpor::demo
+}  // namespace torpor

@@ -1,9 +1,9 @@
-#include "client/demo/crc32c.h"
+#include "lib/base/crc32c.h"
 
 #include <array>
 #include <cstring>
 
-namespace torpor::demo {
+namespace torpor {
 namespace {
 
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
@@ -46,4 +46,4 @@ uint32_t Crc32c(uint32_t crc, const void* data, size_t size) {
   return ~crc;
 }
 
-}  // namespace torpor::demo
+}  // namespace torpor
