@@ -1,0 +1,47 @@
+#include "daemon/keeper/journal.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace torpor {
+namespace {
+
+// Below it rewriting is not worth it.
+constexpr Bytes kSmall = MiB(1);
+
+Bytes NextCompaction(Bytes size) { return std::max(kSmall, size * 2); }
+
+}  // namespace
+
+Result<std::unique_ptr<Journal>> Journal::Open(const std::string& path) {
+  TORPOR_ASSIGN_OR_RETURN(RecordFile::Contents contents, RecordFile::Open(path));
+  std::unique_ptr<Journal> journal(new Journal());
+  journal->file_ = std::move(contents.file);
+  journal->torn_ = contents.torn;
+  for (const std::string& bytes : contents.records) {
+    TORPOR_ASSIGN_OR_RETURN(const JournalRecord record, DecodeRecord(bytes));
+    journal->ledger_.Apply(record);
+  }
+  TORPOR_RETURN_IF_ERROR(journal->Compact());
+  return journal;
+}
+
+Status Journal::Record(const JournalRecord& record) {
+  TORPOR_RETURN_IF_ERROR(file_->Append(EncodeRecord(record)));
+  ledger_.Apply(record);
+  // It is recorded, whether or not there is room to rewrite the file now.
+  if (file_->size() >= compact_at_ && !Compact().ok()) compact_at_ = file_->size() + kSmall;
+  return Status::Ok();
+}
+
+Status Journal::Compact() {
+  std::vector<std::string> records;
+  records.reserve(ledger_.size());
+  for (const JournalRecord& record : ledger_.Snapshot()) records.push_back(EncodeRecord(record));
+  TORPOR_RETURN_IF_ERROR(file_->Rewrite(records));
+  compact_at_ = NextCompaction(file_->size());
+  return Status::Ok();
+}
+
+}  // namespace torpor

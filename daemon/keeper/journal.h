@@ -1,0 +1,43 @@
+#ifndef TORPOR_DAEMON_KEEPER_JOURNAL_H_
+#define TORPOR_DAEMON_KEEPER_JOURNAL_H_
+
+#include <memory>
+#include <string>
+
+#include "daemon/keeper/ledger.h"
+#include "daemon/keeper/record.h"
+#include "daemon/keeper/record_file.h"
+#include "lib/base/status.h"
+#include "lib/base/units.h"
+
+namespace torpor {
+
+// A ledger on a file: what was recorded is there again at the next Open, whatever ended the process
+// meanwhile. The file is rewritten, with what is still true, when most of it no longer is. Not
+// thread-safe.
+class Journal {
+ public:
+  // Errors as RecordFile::Open and DecodeRecord.
+  static Result<std::unique_ptr<Journal>> Open(const std::string& path);
+
+  // Errors as RecordFile::Append: then nothing has changed.
+  Status Record(const JournalRecord& record);
+
+  const Ledger& ledger() const { return ledger_; }
+  Bytes size() const { return file_->size(); }
+  // Of a last record that was not written to its end, found by Open.
+  Bytes torn() const { return torn_; }
+
+ private:
+  Journal() = default;
+  Status Compact();
+
+  std::unique_ptr<RecordFile> file_;
+  Ledger ledger_;
+  Bytes torn_{};
+  Bytes compact_at_{};
+};
+
+}  // namespace torpor
+
+#endif  // TORPOR_DAEMON_KEEPER_JOURNAL_H_

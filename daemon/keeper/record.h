@@ -1,0 +1,147 @@
+#ifndef TORPOR_DAEMON_KEEPER_RECORD_H_
+#define TORPOR_DAEMON_KEEPER_RECORD_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+#include "lib/base/units.h"
+
+namespace torpor {
+
+// What the journal knows: enough to find the memory of every worker again. Each record replaces or
+// ends what an earlier one said of the same id; a record's number and fields stay as they are, what
+// is new gets a new one (docs/journal.md).
+
+struct SessionOpened {
+  WorkerId worker;
+  std::string name;
+  std::string secret;
+  template <class A>
+  void Fields(A& a) {
+    a(worker, name, secret);
+  }
+};
+struct SessionClosed {  // with all its segments and extents
+  WorkerId worker;
+  template <class A>
+  void Fields(A& a) {
+    a(worker);
+  }
+};
+enum class JournalState : uint8_t { kResident, kOffloaded, kDiscarded };
+struct SegmentRecorded {
+  SegmentId segment;
+  WorkerId worker;
+  std::string tag;
+  Bytes offset{};
+  Bytes size{};
+  JournalState state = JournalState::kResident;
+  template <class A>
+  void Fields(A& a) {
+    a(segment, worker, tag, offset, size, state);
+  }
+};
+struct SegmentFreed {  // with its image
+  SegmentId segment;
+  template <class A>
+  void Fields(A& a) {
+    a(segment);
+  }
+};
+// Its descriptor is in custody.
+struct ExtentHeld {
+  ExtentId extent;
+  WorkerId worker;
+  std::string tag;
+  Bytes offset{};
+  Bytes size{};
+  template <class A>
+  void Fields(A& a) {
+    a(extent, worker, tag, offset, size);
+  }
+};
+struct ExtentDropped {
+  ExtentId extent;
+  template <class A>
+  void Fields(A& a) {
+    a(extent);
+  }
+};
+struct RecordedChunk {
+  Bytes place{};   // in the pool
+  Bytes stored{};  // bytes there
+  Bytes offset{};  // in the segment
+  Bytes length{};  // bytes of the segment
+  uint8_t encoding = 0;
+  std::string digest;  // 16 bytes; empty: unknown
+  template <class A>
+  void Fields(A& a) {
+    a(place, stored, offset, length, encoding, digest);
+  }
+};
+// Where the bytes of a segment lie that is offloaded.
+struct ImageRecorded {
+  SegmentId segment;
+  std::vector<RecordedChunk> chunks;
+  template <class A>
+  void Fields(A& a) {
+    a(segment, chunks);
+  }
+};
+struct ImageDropped {
+  SegmentId segment;
+  template <class A>
+  void Fields(A& a) {
+    a(segment);
+  }
+};
+struct ReservationMade {
+  std::string id;
+  std::string name;
+  Bytes device{};
+  Bytes host{};
+  TimePoint expires{};  // of the machine's monotonic clock
+  bool hold = false;
+  bool keep = false;
+  template <class A>
+  void Fields(A& a) {
+    auto at = expires.time_since_epoch().count();
+    a(id, name, device, host, at, hold, keep);
+    expires = TimePoint(Duration(at));
+  }
+};
+struct ReservationRenewed {
+  std::string id;
+  TimePoint expires{};
+  template <class A>
+  void Fields(A& a) {
+    auto at = expires.time_since_epoch().count();
+    a(id, at);
+    expires = TimePoint(Duration(at));
+  }
+};
+struct ReservationReleased {  // or over for another reason than time
+  std::string id;
+  template <class A>
+  void Fields(A& a) {
+    a(id);
+  }
+};
+
+// The number of a record in the file is its place here.
+using JournalRecord = std::variant<SessionOpened, SessionClosed, SegmentRecorded, SegmentFreed,
+                                   ExtentHeld, ExtentDropped, ImageRecorded, ImageDropped,
+                                   ReservationMade, ReservationRenewed, ReservationReleased>;
+
+std::string EncodeRecord(const JournalRecord& record);
+// DATA_LOSS BAD_RECORD: with number and record_bytes.
+Result<JournalRecord> DecodeRecord(std::string_view bytes);
+
+}  // namespace torpor
+
+#endif  // TORPOR_DAEMON_KEEPER_RECORD_H_
