@@ -23,7 +23,7 @@ Result<std::unique_ptr<Journal>> Journal::Open(const std::string& path) {
     TORPOR_ASSIGN_OR_RETURN(const JournalRecord record, DecodeRecord(bytes));
     journal->ledger_.Apply(record);
   }
-  TORPOR_RETURN_IF_ERROR(journal->Compact());
+  TORPOR_RETURN_IF_ERROR(journal->Write(journal->ledger_));
   return journal;
 }
 
@@ -31,14 +31,22 @@ Status Journal::Record(const JournalRecord& record) {
   TORPOR_RETURN_IF_ERROR(file_->Append(EncodeRecord(record)));
   ledger_.Apply(record);
   // It is recorded, whether or not there is room to rewrite the file now.
-  if (file_->size() >= compact_at_ && !Compact().ok()) compact_at_ = file_->size() + kSmall;
+  if (file_->size() >= compact_at_ && !Write(ledger_).ok()) compact_at_ = file_->size() + kSmall;
   return Status::Ok();
 }
 
-Status Journal::Compact() {
+Status Journal::Replace(const std::vector<JournalRecord>& records) {
+  Ledger ledger;
+  for (const JournalRecord& record : records) ledger.Apply(record);
+  TORPOR_RETURN_IF_ERROR(Write(ledger));
+  ledger_ = std::move(ledger);
+  return Status::Ok();
+}
+
+Status Journal::Write(const Ledger& ledger) {
   std::vector<std::string> records;
-  records.reserve(ledger_.size());
-  for (const JournalRecord& record : ledger_.Snapshot()) records.push_back(EncodeRecord(record));
+  records.reserve(ledger.size());
+  for (const JournalRecord& record : ledger.Snapshot()) records.push_back(EncodeRecord(record));
   TORPOR_RETURN_IF_ERROR(file_->Rewrite(records));
   compact_at_ = NextCompaction(file_->size());
   return Status::Ok();

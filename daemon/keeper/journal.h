@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "daemon/keeper/ledger.h"
 #include "daemon/keeper/record.h"
@@ -22,6 +23,8 @@ class Journal {
 
   // Errors as RecordFile::Append: then nothing has changed.
   Status Record(const JournalRecord& record);
+  // Forgets all, and begins anew with these. On failure nothing has changed.
+  Status Replace(const std::vector<JournalRecord>& records);
 
   const Ledger& ledger() const { return ledger_; }
   Bytes size() const { return file_->size(); }
@@ -30,7 +33,8 @@ class Journal {
 
  private:
   Journal() = default;
-  Status Compact();
+  // Makes the file say what `ledger` does.
+  Status Write(const Ledger& ledger);
 
   std::unique_ptr<RecordFile> file_;
   Ledger ledger_;

@@ -1,0 +1,153 @@
+#include "daemon/keeper/custody.h"
+
+#include <utility>
+#include <vector>
+
+#include "lib/wire/codec.h"
+
+namespace torpor::keeper {
+namespace {
+
+template <typename Message>
+Status Answer(int socket, const net::Frame& question, const Message& message,
+              const std::vector<int>& fds = {}) {
+  return net::SendFrame(socket, AnswerTo(question.type), question.id, wire::Encode(message), fds);
+}
+
+Status CheckDescriptors(const net::Frame& question, size_t wanted) {
+  if (question.fds_missing) return net::DescriptorsMissing();
+  if (question.fds.size() == wanted) return Status::Ok();
+  return InvalidArgument("BAD_FRAME", "another number of descriptors than the question needs")
+      .With("fd_count", question.fds.size())
+      .With("wanted", wanted);
+}
+
+}  // namespace
+
+Status Custody::Serve(int socket, net::Frame question) {
+  Reply reply;
+  if (question.payload_missing) {
+    reply.status = net::DescriptorsMissing();
+    return Answer(socket, question, reply);
+  }
+  switch (static_cast<Type>(question.type)) {
+    case Type::kAttach:
+      return AnswerAttach(socket, question);
+    case Type::kFetch:
+      return AnswerFetch(socket, question);
+    case Type::kPool:
+      return Answer(socket, question, PoolReply{Status::Ok(), pool_},
+                    pool_fd_.valid() ? std::vector<int>{pool_fd_.get()} : std::vector<int>());
+    case Type::kHold:
+      reply.status = Hold(question);
+      break;
+    case Type::kDrop:
+      reply.status = Drop(question);
+      break;
+    case Type::kRecord:
+      reply.status = Note(question);
+      break;
+    case Type::kHoldPool:
+      reply.status = HoldPool(question);
+      break;
+    case Type::kReplace:
+      reply.status = ReplaceAll(question);
+      break;
+    default:
+      return InvalidArgument("BAD_FRAME", "the keeper is asked what it does not know")
+          .With("type", question.type);
+  }
+  if (reply.status.reason() == "BAD_FRAME") return reply.status;
+  question.fds.clear();  // before the answer: it says that nothing is held that should not be
+  return Answer(socket, question, reply);
+}
+
+Status Custody::AnswerAttach(int socket, const net::Frame& question) {
+  TORPOR_ASSIGN_OR_RETURN(const Attach attach, wire::Decode<Attach>(question.payload));
+  AttachReply reply;
+  if (attach.protocol != kProtocol) {
+    reply.status = FailedPrecondition("KEEPER_PROTOCOL", "the keeper speaks another protocol")
+                       .With("protocol", attach.protocol)
+                       .With("keeper_protocol", kProtocol);
+  } else if (!device_.empty() && attach.device != device_) {
+    reply.status = FailedPrecondition("WRONG_DEVICE", "the keeper keeps what is of another device")
+                       .With("device", attach.device)
+                       .With("keeper_device", device_);
+  } else {
+    device_ = attach.device;
+    reply.starts = starts_;
+    for (const JournalRecord& record : ledger().Snapshot()) {
+      reply.records.push_back(EncodeRecord(record));
+    }
+  }
+  return Answer(socket, question, reply);
+}
+
+Status Custody::AnswerFetch(int socket, const net::Frame& question) {
+  TORPOR_ASSIGN_OR_RETURN(const Fetch fetch, wire::Decode<Fetch>(question.payload));
+  FetchReply reply;
+  std::vector<int> fds;
+  for (const ExtentId id : fetch.extents) {
+    const auto found = extents_.find(id);
+    if (found == extents_.end() || fds.size() == net::kMaxFrameFds) continue;
+    reply.extents.push_back(id);
+    fds.push_back(found->second.get());
+  }
+  return Answer(socket, question, reply, fds);
+}
+
+Status Custody::Hold(net::Frame& question) {
+  TORPOR_ASSIGN_OR_RETURN(const ExtentHeld held, wire::Decode<ExtentHeld>(question.payload));
+  TORPOR_RETURN_IF_ERROR(CheckDescriptors(question, 1));
+  TORPOR_RETURN_IF_ERROR(journal_->Record(held));
+  if (ledger().extents().count(held.extent) == 0) {
+    return NotFound("UNKNOWN_WORKER", "an extent of a worker that has no session")
+        .With("worker", held.worker.value());
+  }
+  extents_[held.extent] = std::move(question.fds[0]);
+  return Status::Ok();
+}
+
+Status Custody::Drop(const net::Frame& question) {
+  TORPOR_ASSIGN_OR_RETURN(const ExtentDropped drop, wire::Decode<ExtentDropped>(question.payload));
+  // First from the journal: whoever comes next must not look for what is not there.
+  if (ledger().extents().count(drop.extent) > 0) TORPOR_RETURN_IF_ERROR(journal_->Record(drop));
+  extents_.erase(drop.extent);
+  return Status::Ok();
+}
+
+Status Custody::Note(const net::Frame& question) {
+  TORPOR_ASSIGN_OR_RETURN(const Record note, wire::Decode<Record>(question.payload));
+  TORPOR_ASSIGN_OR_RETURN(const JournalRecord record, DecodeRecord(note.record));
+  TORPOR_RETURN_IF_ERROR(journal_->Record(record));
+  if (std::holds_alternative<SessionClosed>(record)) CloseOthers();
+  return Status::Ok();
+}
+
+Status Custody::HoldPool(net::Frame& question) {
+  TORPOR_ASSIGN_OR_RETURN(PoolFile pool, wire::Decode<PoolFile>(question.payload));
+  TORPOR_RETURN_IF_ERROR(CheckDescriptors(question, 1));
+  pool_ = std::move(pool);
+  pool_fd_ = std::move(question.fds[0]);
+  return Status::Ok();
+}
+
+Status Custody::ReplaceAll(const net::Frame& question) {
+  TORPOR_ASSIGN_OR_RETURN(const Replace replace, wire::Decode<Replace>(question.payload));
+  std::vector<JournalRecord> records;
+  for (const std::string& bytes : replace.records) {
+    TORPOR_ASSIGN_OR_RETURN(JournalRecord record, DecodeRecord(bytes));
+    records.push_back(std::move(record));
+  }
+  TORPOR_RETURN_IF_ERROR(journal_->Replace(records));
+  CloseOthers();
+  return Status::Ok();
+}
+
+void Custody::CloseOthers() {
+  for (auto entry = extents_.begin(); entry != extents_.end();) {
+    entry = ledger().extents().count(entry->first) > 0 ? std::next(entry) : extents_.erase(entry);
+  }
+}
+
+}  // namespace torpor::keeper

@@ -1,0 +1,52 @@
+#ifndef TORPOR_DAEMON_KEEPER_CUSTODY_H_
+#define TORPOR_DAEMON_KEEPER_CUSTODY_H_
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "daemon/keeper/journal.h"
+#include "daemon/keeper/protocol.h"
+#include "lib/base/status.h"
+#include "lib/base/unique_fd.h"
+#include "lib/net/frame.h"
+
+namespace torpor::keeper {
+
+// What the keeper keeps, and how it answers the daemon. The journal says of an extent what the
+// daemon said; the descriptors are those of this process' life. Not thread-safe.
+class Custody {
+ public:
+  explicit Custody(std::unique_ptr<Journal> journal) : journal_(std::move(journal)) {}
+
+  // Obeys one question and answers it on `socket`. An error ends the connection: the socket's, or
+  // INVALID_ARGUMENT BAD_FRAME for what is no question.
+  Status Serve(int socket, net::Frame question);
+
+  void NoteStart() { ++starts_; }
+  const Ledger& ledger() const { return journal_->ledger(); }
+  size_t descriptors() const { return extents_.size() + (pool_fd_.valid() ? 1 : 0); }
+
+ private:
+  Status Hold(net::Frame& question);
+  Status Drop(const net::Frame& question);
+  Status Note(const net::Frame& question);
+  Status HoldPool(net::Frame& question);
+  Status ReplaceAll(const net::Frame& question);
+  Status AnswerAttach(int socket, const net::Frame& question);
+  Status AnswerFetch(int socket, const net::Frame& question);
+  // Closes what the ledger does not know any more.
+  void CloseOthers();
+
+  const std::unique_ptr<Journal> journal_;
+  std::map<ExtentId, UniqueFd> extents_;
+  PoolFile pool_;
+  UniqueFd pool_fd_;
+  uint32_t starts_ = 0;
+  std::string device_;  // of the daemon that was attached first
+};
+
+}  // namespace torpor::keeper
+
+#endif  // TORPOR_DAEMON_KEEPER_CUSTODY_H_

@@ -1,0 +1,103 @@
+#ifndef TORPOR_DAEMON_KEEPER_PROTOCOL_H_
+#define TORPOR_DAEMON_KEEPER_PROTOCOL_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/keeper/record.h"
+#include "lib/base/status.h"
+#include "lib/base/units.h"
+
+namespace torpor::keeper {
+
+// What daemon and keeper say to each other: frames of lib/net, one question at a time and its
+// answer, asked by the daemon. Another number whenever a message changes.
+constexpr uint32_t kProtocol = 1;
+
+enum class Type : uint16_t {
+  kAttach = 1,     // Attach -> AttachReply; the first question
+  kFetch = 3,      // Fetch -> FetchReply, with the descriptors of `extents`
+  kPool = 5,       // {} -> PoolReply, with the pool's descriptor if there is one
+  kHold = 7,       // ExtentHeld and its descriptor -> Reply
+  kDrop = 9,       // ExtentDropped -> Reply, when the descriptor is closed
+  kRecord = 11,    // Record -> Reply
+  kHoldPool = 13,  // PoolFile and its descriptor -> Reply
+  kReplace = 15,   // Replace -> Reply: what the keeper had is forgotten
+};
+constexpr uint16_t AnswerTo(uint16_t type) { return static_cast<uint16_t>(type + 1); }
+
+struct Attach {
+  uint32_t protocol = kProtocol;
+  std::string device;
+  template <class A>
+  void Fields(A& a) {
+    a(protocol, device);
+  }
+};
+struct AttachReply {
+  Status status;
+  std::vector<std::string> records;  // EncodeRecord
+  uint32_t starts = 0;               // of daemons by this keeper; 0: it has started none
+  template <class A>
+  void Fields(A& a) {
+    a(status, records, starts);
+  }
+};
+struct Fetch {
+  std::vector<ExtentId> extents;  // at most as many as a frame takes descriptors
+  template <class A>
+  void Fields(A& a) {
+    a(extents);
+  }
+};
+struct FetchReply {
+  Status status;
+  std::vector<ExtentId> extents;  // of those asked for, the ones that are there
+  template <class A>
+  void Fields(A& a) {
+    a(status, extents);
+  }
+};
+struct PoolFile {
+  std::string kind;  // of PoolMemory
+  Bytes size{};
+  Bytes slab{};
+  template <class A>
+  void Fields(A& a) {
+    a(kind, size, slab);
+  }
+};
+struct PoolReply {
+  Status status;
+  PoolFile pool;
+  template <class A>
+  void Fields(A& a) {
+    a(status, pool);
+  }
+};
+struct Record {
+  std::string record;  // EncodeRecord
+  template <class A>
+  void Fields(A& a) {
+    a(record);
+  }
+};
+struct Replace {
+  std::vector<std::string> records;
+  template <class A>
+  void Fields(A& a) {
+    a(records);
+  }
+};
+struct Reply {
+  Status status;
+  template <class A>
+  void Fields(A& a) {
+    a(status);
+  }
+};
+
+}  // namespace torpor::keeper
+
+#endif  // TORPOR_DAEMON_KEEPER_PROTOCOL_H_
