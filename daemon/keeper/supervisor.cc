@@ -1,0 +1,101 @@
+#include "daemon/keeper/supervisor.h"
+
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <utility>
+
+namespace torpor::keeper {
+namespace {
+
+// A daemon that ends sooner after its start is waited for before the next one.
+constexpr Duration kLived = seconds(10);
+constexpr Duration kFirstPause = milliseconds(200);
+constexpr Duration kLongestPause = seconds(10);
+
+UniqueFd OpenPidFd(pid_t pid) {
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+}  // namespace
+
+Result<ProcessId> FindProcess(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  // Behind the name, which may hold anything, the start is the 20th field.
+  const size_t name_end = text.rfind(')');
+  std::istringstream fields(name_end == std::string::npos ? "" : text.substr(name_end + 1));
+  std::string field;
+  for (int i = 0; i < 19; ++i) fields >> field;
+  ProcessId process{pid, 0};
+  if (fields >> process.started) return process;
+  return NotFound("UNKNOWN_PROCESS", "there is no process " + std::to_string(pid)).With("pid", pid);
+}
+
+bool Supervisor::TakeOver(const ProcessId& daemon) {
+  UniqueFd pidfd = OpenPidFd(daemon.pid);
+  if (!pidfd.valid()) return false;
+  // Only now, when the number cannot become another's.
+  const Result<ProcessId> found = FindProcess(daemon.pid);
+  if (!found.ok() || !(*found == daemon)) return false;
+  pidfd_ = std::move(pidfd);
+  daemon_ = daemon;
+  ours_ = false;
+  since_ = Clock::Real().Now();
+  return true;
+}
+
+Status Supervisor::Start() {
+  std::vector<char*> arguments;
+  arguments.reserve(command_.size() + 1);
+  for (const std::string& argument : command_) {
+    arguments.push_back(const_cast<char*>(argument.c_str()));
+  }
+  arguments.push_back(nullptr);
+  const pid_t pid = ::fork();
+  if (pid < 0) return ErrnoStatus(errno, "start the daemon");
+  if (pid == 0) {
+    sigset_t none;
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::execvp(arguments[0], arguments.data());
+    ::_exit(127);
+  }
+  pidfd_ = OpenPidFd(pid);
+  const Result<ProcessId> process = FindProcess(pid);  // a zombie at worst
+  if (!pidfd_.valid() || !process.ok()) {
+    const int error = errno;
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    pidfd_.Reset();
+    return process.ok() ? ErrnoStatus(error, "watch the daemon") : process.status();
+  }
+  daemon_ = *process;
+  ours_ = true;
+  since_ = Clock::Real().Now();
+  return Status::Ok();
+}
+
+Supervisor::End Supervisor::Collect() {
+  End end;
+  int status = 0;
+  if (ours_ && ::waitpid(daemon_.pid, &status, 0) == daemon_.pid) end.status = status;
+  pidfd_.Reset();
+  const bool lived = Clock::Real().Now() - since_ >= kLived;
+  pause_ = lived ? Duration() : std::clamp(pause_ * 2, kFirstPause, kLongestPause);
+  end.pause = pause_;
+  return end;
+}
+
+void Supervisor::Signal(int signal) const {
+  if (running()) ::syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, nullptr, 0);
+}
+
+}  // namespace torpor::keeper

@@ -1,0 +1,66 @@
+#ifndef TORPOR_DAEMON_KEEPER_SUPERVISOR_H_
+#define TORPOR_DAEMON_KEEPER_SUPERVISOR_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+#include "lib/base/unique_fd.h"
+
+namespace torpor::keeper {
+
+// A process by its number and the time of its start (of /proc/PID/stat, in clock ticks since the
+// machine's), which together are nobody else's.
+struct ProcessId {
+  pid_t pid = 0;
+  uint64_t started = 0;
+  friend bool operator==(const ProcessId& a, const ProcessId& b) {
+    return a.pid == b.pid && a.started == b.started;
+  }
+};
+// NOT_FOUND UNKNOWN_PROCESS.
+Result<ProcessId> FindProcess(pid_t pid);
+
+// Starts the daemon, notices its end, and says when it is to be started again: at once after a
+// daemon that lived, later and later after one that does not. The daemon does not end with its
+// keeper: another keeper can take it over. Not thread-safe.
+class Supervisor {
+ public:
+  explicit Supervisor(std::vector<std::string> command) : command_(std::move(command)) {}
+
+  // The daemon that the keeper before has started, if it is still there.
+  bool TakeOver(const ProcessId& daemon);
+  // INTERNAL ERRNO_..., if there can be no process. What cannot be executed ends with 127.
+  Status Start();
+
+  bool running() const { return pidfd_.valid(); }
+  const ProcessId& daemon() const { return daemon_; }
+  // Readable when the daemon has ended; -1 while none is running.
+  int pidfd() const { return pidfd_.get(); }
+
+  struct End {
+    std::optional<int> status;  // of waitpid; none for one that was taken over
+    Duration pause{};           // before it is to be started again
+  };
+  // After `pidfd` has become readable.
+  End Collect();
+  // Nothing is done if it is not running.
+  void Signal(int signal) const;
+
+ private:
+  const std::vector<std::string> command_;
+  ProcessId daemon_;
+  UniqueFd pidfd_;
+  bool ours_ = false;
+  TimePoint since_;
+  Duration pause_{};
+};
+
+}  // namespace torpor::keeper
+
+#endif  // TORPOR_DAEMON_KEEPER_SUPERVISOR_H_
