@@ -139,6 +139,7 @@ Status Custody::ReplaceAll(const net::Frame& question) {
     TORPOR_ASSIGN_OR_RETURN(JournalRecord record, DecodeRecord(bytes));
     records.push_back(std::move(record));
   }
+  if (const auto& daemon = ledger().daemon(); daemon.has_value()) records.emplace_back(*daemon);
   TORPOR_RETURN_IF_ERROR(journal_->Replace(records));
   CloseOthers();
   return Status::Ok();

@@ -25,6 +25,7 @@ class Custody {
   Status Serve(int socket, net::Frame question);
 
   void NoteStart() { ++starts_; }
+  Status NoteDaemon(const DaemonStarted& daemon) { return journal_->Record(daemon); }
   const Ledger& ledger() const { return journal_->ledger(); }
   size_t descriptors() const { return extents_.size() + (pool_fd_.valid() ? 1 : 0); }
 

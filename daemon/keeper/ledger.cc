@@ -60,12 +60,13 @@ std::vector<JournalRecord> Ledger::Snapshot() const {
   Append(extents_, records);
   Append(images_, records);
   Append(reservations_, records);
+  if (daemon_.has_value()) records.emplace_back(*daemon_);
   return records;
 }
 
 size_t Ledger::size() const {
   return sessions_.size() + segments_.size() + extents_.size() + images_.size() +
-         reservations_.size();
+         reservations_.size() + (daemon_.has_value() ? 1 : 0);
 }
 
 }  // namespace torpor

@@ -2,6 +2,7 @@
 #define TORPOR_DAEMON_KEEPER_LEDGER_H_
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ class Ledger {
   const std::map<ExtentId, ExtentHeld>& extents() const { return extents_; }
   const std::map<SegmentId, ImageRecorded>& images() const { return images_; }
   const std::map<std::string, ReservationMade>& reservations() const { return reservations_; }
+  const std::optional<DaemonStarted>& daemon() const { return daemon_; }
 
  private:
   void Note(const SessionOpened& record) { sessions_[record.worker] = record; }
@@ -39,12 +41,14 @@ class Ledger {
   void Note(const ReservationMade& record) { reservations_[record.id] = record; }
   void Note(const ReservationRenewed& record);
   void Note(const ReservationReleased& record) { reservations_.erase(record.id); }
+  void Note(const DaemonStarted& record) { daemon_ = record; }
 
   std::map<WorkerId, SessionOpened> sessions_;
   std::map<SegmentId, SegmentRecorded> segments_;
   std::map<ExtentId, ExtentHeld> extents_;
   std::map<SegmentId, ImageRecorded> images_;
   std::map<std::string, ReservationMade> reservations_;
+  std::optional<DaemonStarted> daemon_;
 };
 
 }  // namespace torpor

@@ -133,10 +133,21 @@ struct ReservationReleased {  // or over for another reason than time
   }
 };
 
+// The process that the keeper has started, by number and time of its start (Supervisor).
+struct DaemonStarted {
+  int32_t pid = 0;
+  uint64_t started = 0;
+  template <class A>
+  void Fields(A& a) {
+    a(pid, started);
+  }
+};
+
 // The number of a record in the file is its place here.
-using JournalRecord = std::variant<SessionOpened, SessionClosed, SegmentRecorded, SegmentFreed,
-                                   ExtentHeld, ExtentDropped, ImageRecorded, ImageDropped,
-                                   ReservationMade, ReservationRenewed, ReservationReleased>;
+using JournalRecord =
+    std::variant<SessionOpened, SessionClosed, SegmentRecorded, SegmentFreed, ExtentHeld,
+                 ExtentDropped, ImageRecorded, ImageDropped, ReservationMade, ReservationRenewed,
+                 ReservationReleased, DaemonStarted>;
 
 std::string EncodeRecord(const JournalRecord& record);
 // DATA_LOSS BAD_RECORD: with number and record_bytes.

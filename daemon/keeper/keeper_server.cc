@@ -1,0 +1,164 @@
+#include "daemon/keeper/keeper_server.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <utility>
+
+#include "lib/net/frame.h"
+#include "lib/net/unix_socket.h"
+
+namespace torpor::keeper {
+namespace {
+
+// A daemon that asks and does not take the answer keeps nobody else waiting for longer.
+constexpr Duration kSendTimeout = seconds(10);
+
+__attribute__((format(printf, 1, 2))) void Log(const char* format, ...) {
+  std::fputs("torpor-keeper: ", stderr);
+  std::va_list arguments;
+  va_start(arguments, format);
+  std::vfprintf(stderr, format, arguments);
+  va_end(arguments);
+  std::fputc('\n', stderr);
+}
+
+int TimeoutMs(const std::optional<TimePoint>& until) {
+  if (!until.has_value()) return -1;
+  const auto left =
+      std::chrono::duration_cast<milliseconds>(*until - Clock::Real().Now()).count() + 1;
+  return static_cast<int>(std::max<int64_t>(0, left));
+}
+
+std::string HowEnded(const std::optional<int>& status) {
+  if (!status.has_value()) return "has ended";
+  if (WIFSIGNALED(*status)) return "was killed by signal " + std::to_string(WTERMSIG(*status));
+  return "has ended with status " + std::to_string(WEXITSTATUS(*status));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<KeeperServer>> KeeperServer::Create(const Options& options) {
+  // Whoever has the journal has the socket.
+  TORPOR_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Journal::Open(options.journal));
+  if (journal->torn() > Bytes(0)) {
+    Log("the journal's last record was not written to its end: %s cut off",
+        FormatBytes(journal->torn()).c_str());
+  }
+  TORPOR_ASSIGN_OR_RETURN(UniqueFd listener, net::ListenUnix(options.socket, 0600));
+  sigset_t taken;
+  sigemptyset(&taken);
+  for (const int signal : {SIGTERM, SIGINT, SIGCHLD}) sigaddset(&taken, signal);
+  if (::sigprocmask(SIG_BLOCK, &taken, nullptr) != 0) return ErrnoStatus(errno, "block signals");
+  UniqueFd signals(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals.valid()) return ErrnoStatus(errno, "take signals");
+  return std::unique_ptr<KeeperServer>(
+      new KeeperServer(options, std::move(journal), std::move(listener), std::move(signals)));
+}
+
+KeeperServer::KeeperServer(const Options& options, std::unique_ptr<Journal> journal,
+                           UniqueFd listener, UniqueFd signals)
+    : options_(options),
+      custody_(std::move(journal)),
+      supervisor_(options.command),
+      listener_(std::move(listener)),
+      signals_(std::move(signals)) {}
+
+int KeeperServer::Run() {
+  const auto& last = custody_.ledger().daemon();
+  if (last.has_value() && supervisor_.TakeOver({last->pid, last->started})) {
+    Log("the daemon %d lives on without its keeper: taken over", last->pid);
+  } else {
+    StartDaemon();
+  }
+  while (!exit_.has_value()) {
+    // A negative descriptor is passed over.
+    pollfd polled[] = {{signals_.get(), POLLIN, 0},
+                       {connection_.get(), POLLIN, 0},
+                       {listener_.get(), POLLIN, 0},
+                       {supervisor_.pidfd(), POLLIN, 0}};
+    if (::poll(polled, std::size(polled), TimeoutMs(start_at_)) < 0 && errno != EINTR) return 1;
+    if (polled[0].revents != 0) OnSignal();
+    // What the daemon said before its end is still there.
+    if (polled[1].revents != 0) {
+      OnQuestion();
+      continue;
+    }
+    if (polled[2].revents != 0) OnConnection();
+    if (polled[3].revents != 0) OnDaemonEnd();
+    if (start_at_.has_value() && Clock::Real().Now() >= *start_at_) StartDaemon();
+  }
+  return *exit_;
+}
+
+void KeeperServer::StartDaemon() {
+  start_at_.reset();
+  if (const Status started = supervisor_.Start(); !started.ok()) {
+    Log("%s", started.ToString().c_str());
+    start_at_ = Clock::Real().Now() + seconds(1);
+    return;
+  }
+  const ProcessId& daemon = supervisor_.daemon();
+  custody_.NoteStart();
+  if (const Status noted = custody_.NoteDaemon({daemon.pid, daemon.started}); !noted.ok()) {
+    Log("a keeper after this one will not know the daemon: %s", noted.ToString().c_str());
+  }
+  Log("daemon %d started", daemon.pid);
+}
+
+void KeeperServer::OnSignal() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) continue;  // its descriptor says so
+    stopping_ = true;
+    if (!supervisor_.running()) exit_ = 0;
+    supervisor_.Signal(SIGTERM);
+  }
+}
+
+void KeeperServer::OnConnection() {
+  Result<UniqueFd> accepted = net::AcceptUnix(listener_.get());
+  if (!accepted.ok()) return Log("%s", accepted.status().ToString().c_str());
+  const Result<net::PeerCredentials> peer = net::GetPeerCredentials(accepted->get());
+  if (!peer.ok() || (peer->uid != ::geteuid() && peer->uid != 0)) {
+    return Log("a connection of another user is refused");
+  }
+  if (const Status set = net::SetSendTimeout(accepted->get(), kSendTimeout); !set.ok()) {
+    return Log("%s", set.ToString().c_str());
+  }
+  // The daemon has one; a newer one is of the daemon that follows.
+  connection_ = *std::move(accepted);
+}
+
+void KeeperServer::OnQuestion() {
+  Result<net::Frame> question = net::ReceiveFrame(connection_.get());
+  const Status served =
+      question.ok() ? custody_.Serve(connection_.get(), *std::move(question)) : question.status();
+  if (served.ok()) return;
+  if (served.reason() != "CONNECTION_CLOSED") Log("%s", served.ToString().c_str());
+  connection_.Reset();
+}
+
+void KeeperServer::OnDaemonEnd() {
+  const pid_t pid = supervisor_.daemon().pid;
+  const Supervisor::End end = supervisor_.Collect();
+  const bool by_itself = end.status.has_value() && WIFEXITED(*end.status) &&
+                         (WEXITSTATUS(*end.status) == 0 || WEXITSTATUS(*end.status) == 2);
+  Log("daemon %d %s", pid, HowEnded(end.status).c_str());
+  if (stopping_ || by_itself) {
+    // 2: its command line is wrong, which another start does not mend.
+    exit_ = end.status.has_value() && WIFEXITED(*end.status) ? WEXITSTATUS(*end.status) : 0;
+    return;
+  }
+  start_at_ = Clock::Real().Now() + end.pause;
+}
+
+}  // namespace torpor::keeper
