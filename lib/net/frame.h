@@ -14,7 +14,7 @@ namespace torpor::net {
 constexpr uint32_t kFrameMagic = 0x52505254;  // "TRPR"
 // Of the frames and of all messages in them (lib/wire/messages.h): another one whenever any of them
 // changes, since a decoder takes no message with a field more or less.
-constexpr uint16_t kFrameVersion = 4;
+constexpr uint16_t kFrameVersion = 5;
 // One packet on the socket: header and payload. A larger payload travels as a sealed memfd.
 constexpr size_t kMaxPacketBytes = 64 << 10;
 constexpr size_t kMaxPayloadBytes = 16 << 20;

@@ -68,9 +68,13 @@ struct Hello {
   std::string device_uuid;  // of the GPU that the worker will use; empty: whatever the daemon has
   Quiesce quiesce = Quiesce::kNone;
   std::string reservation;  // id; empty: draw on the free budget
+  // Of a worker that comes back after the daemon's restart, from its HelloReply; 0: a new session.
+  WorkerId session;
+  std::string secret;
+  std::vector<SegmentId> segments;  // those that the worker has, without what it is freeing
   template <class A>
   void Fields(A& a) {
-    a(name, device_uuid, quiesce, reservation);
+    a(name, device_uuid, quiesce, reservation, session, secret, segments);
   }
 };
 struct HelloReply {
@@ -82,9 +86,16 @@ struct HelloReply {
   Bytes device_total{};
   Bytes granularity{};
   Bytes arena_size{};  // how large a range the worker reserves for each tag
+  // How long a daemon that has died and is started again waits for the worker; 0: it would not know
+  // the session any more.
+  int64_t reconnect_grace_ms = 0;
+  // Segments of Hello that the daemon does not have. Their memory, if they have any, is the
+  // worker's alone from now on: it cannot sleep, and goes with the worker's unmapping.
+  std::vector<SegmentId> lost;
   template <class A>
   void Fields(A& a) {
-    a(status, worker, secret, device_kind, device_uuid, device_total, granularity, arena_size);
+    a(status, worker, secret, device_kind, device_uuid, device_total, granularity, arena_size,
+      reconnect_grace_ms, lost);
   }
 };
 
@@ -274,7 +285,7 @@ struct QuiesceRequest {
 // Unmap and drop the handles of these extents. Those that are not mapped are passed over.
 struct UnmapRequest {
   OperationId operation;
-  std::string tag;
+  std::string tag;  // empty: whatever arena they are in
   std::vector<Extent> extents;
   template <class A>
   void Fields(A& a) {
