@@ -85,7 +85,7 @@ TEST(LedgerTest, KnowsWhatIsStillTrue) {
   for (size_t i = 0; i < 7; ++i) ledger.Apply(records[i]);
   EXPECT_EQ(ledger.size(), 6u);
   EXPECT_EQ(ledger.reservations().at("r-1").expires, TimePoint(seconds(9)));
-  EXPECT_EQ(ledger.images().at(SegmentId(1)).chunks.size(), 2u);
+  EXPECT_EQ(ledger.images().at(SegmentId(1)).blocks.size(), 2u);
   for (size_t i = 7; i < records.size(); ++i) ledger.Apply(records[i]);
   EXPECT_EQ(ledger.size(), 0u);
 }
@@ -121,7 +121,7 @@ TEST_F(JournalTest, IsAsItWasAfterEachRecord) {
 TEST_F(JournalTest, StaysSmallHoweverMuchHappens) {
   std::unique_ptr<Journal> journal = Open();
   ASSERT_THAT(journal->Record(SessionOpened{WorkerId(1), "w", "s"}), IsOk());
-  ImageRecorded image{SegmentId(0), std::vector<RecordedChunk>(200)};
+  ImageRecorded image{SegmentId(0), std::vector<RecordedBlock>(200)};
   for (uint64_t i = 0; i < 3000; ++i) {
     const SegmentId id(i % 20);
     image.segment = id;

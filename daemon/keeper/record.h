@@ -21,9 +21,10 @@ struct SessionOpened {
   WorkerId worker;
   std::string name;
   std::string secret;
+  std::string reservation = {};  // that it draws on; empty: none
   template <class A>
   void Fields(A& a) {
-    a(worker, name, secret);
+    a(worker, name, secret, reservation);
   }
 };
 struct SessionClosed {  // with all its segments and extents
@@ -72,25 +73,21 @@ struct ExtentDropped {
     a(extent);
   }
 };
-struct RecordedChunk {
-  Bytes place{};   // in the pool
-  Bytes stored{};  // bytes there
-  Bytes offset{};  // in the segment
-  Bytes length{};  // bytes of the segment
-  uint8_t encoding = 0;
-  std::string digest;  // 16 bytes; empty: unknown
+struct RecordedBlock {
+  Bytes place{};  // in the pool's file
+  Bytes size{};
   template <class A>
   void Fields(A& a) {
-    a(place, stored, offset, length, encoding, digest);
+    a(place, size);
   }
 };
-// Where the bytes of a segment lie that is offloaded.
+// Where the bytes of a segment lie that is offloaded: one block after the other, as they are.
 struct ImageRecorded {
   SegmentId segment;
-  std::vector<RecordedChunk> chunks;
+  std::vector<RecordedBlock> blocks;
   template <class A>
   void Fields(A& a) {
-    a(segment, chunks);
+    a(segment, blocks);
   }
 };
 struct ImageDropped {
