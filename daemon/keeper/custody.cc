@@ -1,5 +1,7 @@
 #include "daemon/keeper/custody.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -75,10 +77,12 @@ Status Custody::AnswerAttach(int socket, const net::Frame& question) {
                        .With("keeper_device", device_);
   } else {
     device_ = attach.device;
+    replacing_.clear();
     reply.starts = starts_;
-    for (const JournalRecord& record : ledger().Snapshot()) {
-      reply.records.push_back(EncodeRecord(record));
-    }
+    const std::vector<JournalRecord> records = ledger().Snapshot();
+    size_t next = attach.skip;
+    reply.records = TakePage(records, next);
+    reply.more = next < records.size();
   }
   return Answer(socket, question, reply);
 }
@@ -99,11 +103,9 @@ Status Custody::AnswerFetch(int socket, const net::Frame& question) {
 Status Custody::Hold(net::Frame& question) {
   TORPOR_ASSIGN_OR_RETURN(const ExtentHeld held, wire::Decode<ExtentHeld>(question.payload));
   TORPOR_RETURN_IF_ERROR(CheckDescriptors(question, 1));
-  TORPOR_RETURN_IF_ERROR(journal_->Record(held));
-  if (ledger().extents().count(held.extent) == 0) {
-    return NotFound("UNKNOWN_WORKER", "an extent of a worker that has no session")
-        .With("worker", held.worker.value());
-  }
+  TORPOR_RETURN_IF_ERROR(ledger().CheckExtent(held));
+  // After a Replace it is recorded already.
+  if (ledger().extents().count(held.extent) == 0) TORPOR_RETURN_IF_ERROR(journal_->Record({held}));
   extents_[held.extent] = std::move(question.fds[0]);
   return Status::Ok();
 }
@@ -111,16 +113,20 @@ Status Custody::Hold(net::Frame& question) {
 Status Custody::Drop(const net::Frame& question) {
   TORPOR_ASSIGN_OR_RETURN(const ExtentDropped drop, wire::Decode<ExtentDropped>(question.payload));
   // First from the journal: whoever comes next must not look for what is not there.
-  if (ledger().extents().count(drop.extent) > 0) TORPOR_RETURN_IF_ERROR(journal_->Record(drop));
+  if (ledger().extents().count(drop.extent) > 0) TORPOR_RETURN_IF_ERROR(journal_->Record({drop}));
   extents_.erase(drop.extent);
   return Status::Ok();
 }
 
 Status Custody::Note(const net::Frame& question) {
   TORPOR_ASSIGN_OR_RETURN(const Record note, wire::Decode<Record>(question.payload));
-  TORPOR_ASSIGN_OR_RETURN(const JournalRecord record, DecodeRecord(note.record));
-  TORPOR_RETURN_IF_ERROR(journal_->Record(record));
-  if (std::holds_alternative<SessionClosed>(record)) CloseOthers();
+  TORPOR_ASSIGN_OR_RETURN(const std::vector<JournalRecord> records, DecodeAll(note.records));
+  TORPOR_RETURN_IF_ERROR(journal_->Record(records));
+  const auto ends_extents = [](const JournalRecord& record) {
+    return std::holds_alternative<SessionClosed>(record) ||
+           std::holds_alternative<ExtentDropped>(record);
+  };
+  if (std::any_of(records.begin(), records.end(), ends_extents)) CloseOthers();
   return Status::Ok();
 }
 
@@ -134,11 +140,11 @@ Status Custody::HoldPool(net::Frame& question) {
 
 Status Custody::ReplaceAll(const net::Frame& question) {
   TORPOR_ASSIGN_OR_RETURN(const Replace replace, wire::Decode<Replace>(question.payload));
+  TORPOR_ASSIGN_OR_RETURN(std::vector<JournalRecord> page, DecodeAll(replace.records));
+  std::move(page.begin(), page.end(), std::back_inserter(replacing_));
+  if (replace.more) return Status::Ok();
   std::vector<JournalRecord> records;
-  for (const std::string& bytes : replace.records) {
-    TORPOR_ASSIGN_OR_RETURN(JournalRecord record, DecodeRecord(bytes));
-    records.push_back(std::move(record));
-  }
+  records.swap(replacing_);
   if (const auto& daemon = ledger().daemon(); daemon.has_value()) records.emplace_back(*daemon);
   TORPOR_RETURN_IF_ERROR(journal_->Replace(records));
   CloseOthers();

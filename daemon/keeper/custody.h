@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "daemon/keeper/journal.h"
 #include "daemon/keeper/protocol.h"
@@ -25,7 +26,7 @@ class Custody {
   Status Serve(int socket, net::Frame question);
 
   void NoteStart() { ++starts_; }
-  Status NoteDaemon(const DaemonStarted& daemon) { return journal_->Record(daemon); }
+  Status NoteDaemon(const DaemonStarted& daemon) { return journal_->Record({daemon}); }
   const Ledger& ledger() const { return journal_->ledger(); }
   size_t descriptors() const { return extents_.size() + (pool_fd_.valid() ? 1 : 0); }
 
@@ -44,6 +45,7 @@ class Custody {
   std::map<ExtentId, UniqueFd> extents_;
   PoolFile pool_;
   UniqueFd pool_fd_;
+  std::vector<JournalRecord> replacing_;  // pages of a Replace that is not yet complete
   uint32_t starts_ = 0;
   std::string device_;  // of the daemon that was attached first
 };

@@ -63,7 +63,7 @@ class CustodyTest : public ::testing::Test {
     return answer.ok() ? *std::move(answer) : Answer();
   }
   Status Note(const JournalRecord& record) {
-    return Ask<Reply>(Type::kRecord, Record{EncodeRecord(record)}).status;
+    return Ask<Reply>(Type::kRecord, Record{{EncodeRecord(record)}}).status;
   }
   static UniqueFd Memory(char text) {
     UniqueFd fd(::memfd_create("extent", MFD_CLOEXEC));
@@ -99,7 +99,8 @@ TEST_F(CustodyTest, WhatADaemonGaveTheNextOneGets) {
 
   const AttachReply attached = Ask<AttachReply>(Type::kAttach, Attach{kProtocol, "GPU-1"});
   ASSERT_THAT(attached.status, IsOk());
-  EXPECT_EQ(attached.records.size(), 3u);
+  EXPECT_EQ(attached.records.size(), 4u);  // with the highest ids
+  EXPECT_FALSE(attached.more);
   std::vector<UniqueFd> fds;
   const FetchReply fetched =
       Ask<FetchReply>(Type::kFetch, Fetch{{ExtentId(2), ExtentId(9), ExtentId(1)}}, {}, &fds);
@@ -137,15 +138,68 @@ TEST_F(CustodyTest, AKeeperThatWasStartedAgainKnowsWhatItHasLost) {
   ASSERT_THAT(Note(SessionOpened{kWorker, "w", "s"}), IsOk());
   ASSERT_THAT(Hold(1, 'a'), IsOk());
   ASSERT_NO_FATAL_FAILURE(Restart());
-  EXPECT_EQ(Ask<AttachReply>(Type::kAttach, Attach{kProtocol, "GPU-1"}).records.size(), 2u);
+  EXPECT_EQ(Ask<AttachReply>(Type::kAttach, Attach{kProtocol, "GPU-1"}).records.size(), 3u);
   EXPECT_TRUE(Ask<FetchReply>(Type::kFetch, Fetch{{ExtentId(1)}}).extents.empty());
   // The daemon that lives on gives it everything anew.
   const std::vector<std::string> records = {
+      EncodeRecord(IdsSeen{WorkerId(8), SegmentId(5), ExtentId(4), 2}),
       EncodeRecord(SessionOpened{WorkerId(8), "v", "t"}),
       EncodeRecord(SegmentRecorded{SegmentId(1), WorkerId(8), "weights", Bytes(0), MiB(2),
                                    JournalState::kResident})};
   ASSERT_THAT(Ask<Reply>(Type::kReplace, Replace{records}).status, IsOk());
   EXPECT_EQ(Ask<AttachReply>(Type::kAttach, Attach{kProtocol, "GPU-1"}).records, records);
+}
+
+TEST_F(CustodyTest, TakesRecordsTogetherOrNotAtAll) {
+  const std::string opened = EncodeRecord(SessionOpened{kWorker, "w", "s"});
+  EXPECT_THAT(Ask<Reply>(Type::kRecord, Record{{opened, "\x7f"}}).status, HasReason("BAD_RECORD"));
+  EXPECT_TRUE(custody_->ledger().sessions().empty());
+  const std::string held =
+      EncodeRecord(ReservationMade{"r-3", "job", MiB(2), MiB(2), TimePoint(), false, false});
+  ASSERT_THAT(Ask<Reply>(Type::kRecord, Record{{opened, held}}).status, IsOk());
+  ASSERT_THAT(Hold(1, 'a'), IsOk());
+  ASSERT_NO_FATAL_FAILURE(Restart());
+  EXPECT_EQ(custody_->ledger().sessions().size(), 1u);
+  EXPECT_EQ(custody_->ledger().ids().reservation, 3u);
+  ASSERT_THAT(Hold(1, 'a'), IsOk());
+  EXPECT_EQ(custody_->descriptors(), 1u);
+  ASSERT_THAT(
+      Ask<Reply>(Type::kRecord, Record{{EncodeRecord(ExtentDropped{ExtentId(1)}), opened}}).status,
+      IsOk());
+  EXPECT_EQ(custody_->descriptors(), 0u);
+}
+
+// More than one message takes.
+TEST_F(CustodyTest, ALargeJournalTravelsInPages) {
+  std::vector<JournalRecord> all = {IdsSeen{kWorker, SegmentId(20), ExtentId(), 0},
+                                    SessionOpened{kWorker, "w", "s"}};
+  for (uint64_t id = 1; id <= 20; ++id) {
+    all.emplace_back(SegmentRecorded{SegmentId(id), kWorker, "weights", Bytes(0), GiB(40),
+                                     JournalState::kOffloaded});
+  }
+  for (uint64_t id = 1; id <= 20; ++id) {
+    all.emplace_back(ImageRecorded{SegmentId(id), std::vector<RecordedBlock>(60000)});
+  }
+  std::vector<std::string> encoded;
+  for (const JournalRecord& record : all) encoded.push_back(EncodeRecord(record));
+  size_t pages = 0;
+  for (size_t next = 0; next < all.size(); ++pages) {
+    Replace replace;
+    replace.records = TakePage(all, next);
+    replace.more = next < all.size();
+    ASSERT_THAT(Ask<Reply>(Type::kReplace, replace).status, IsOk());
+    EXPECT_EQ(custody_->ledger().size(), replace.more ? 0u : all.size());
+  }
+  EXPECT_GT(pages, 1u);
+  std::vector<std::string> got;
+  AttachReply attached;
+  do {
+    attached = Ask<AttachReply>(Type::kAttach, Attach{kProtocol, "GPU-1", got.size()});
+    got.insert(got.end(), attached.records.begin(), attached.records.end());
+    --pages;
+  } while (attached.more);
+  EXPECT_EQ(pages, 0u);
+  EXPECT_EQ(got, encoded);
 }
 
 TEST_F(CustodyTest, RefusesWhatItShould) {
@@ -154,7 +208,7 @@ TEST_F(CustodyTest, RefusesWhatItShould) {
   ASSERT_THAT(Ask<AttachReply>(Type::kAttach, Attach{kProtocol, "GPU-1"}).status, IsOk());
   EXPECT_THAT(Ask<AttachReply>(Type::kAttach, Attach{kProtocol, "GPU-2"}).status,
               HasReason("WRONG_DEVICE"));
-  EXPECT_THAT(Ask<Reply>(Type::kRecord, Record{"\x7f"}).status, HasReason("BAD_RECORD"));
+  EXPECT_THAT(Ask<Reply>(Type::kRecord, Record{{"\x7f"}}).status, HasReason("BAD_RECORD"));
   EXPECT_THAT(Ask<Reply>(Type::kReplace, Replace{{"\x7f"}}).status, HasReason("BAD_RECORD"));
   for (const auto& [type, payload] :
        {std::pair<uint16_t, std::string>{1, "x"}, {7, "x"}, {9, ""}, {99, ""}}) {

@@ -20,17 +20,18 @@ Result<std::unique_ptr<Journal>> Journal::Open(const std::string& path) {
   journal->file_ = std::move(contents.file);
   journal->torn_ = contents.torn;
   for (const std::string& bytes : contents.records) {
-    TORPOR_ASSIGN_OR_RETURN(const JournalRecord record, DecodeRecord(bytes));
-    journal->ledger_.Apply(record);
+    TORPOR_ASSIGN_OR_RETURN(const std::vector<JournalRecord> records, DecodeRecords(bytes));
+    journal->ledger_.Apply(records);
   }
   TORPOR_RETURN_IF_ERROR(journal->Write(journal->ledger_));
   return journal;
 }
 
-Status Journal::Record(const JournalRecord& record) {
-  TORPOR_RETURN_IF_ERROR(file_->Append(EncodeRecord(record)));
-  ledger_.Apply(record);
-  // It is recorded, whether or not there is room to rewrite the file now.
+Status Journal::Record(const std::vector<JournalRecord>& records) {
+  if (records.empty()) return Status::Ok();
+  TORPOR_RETURN_IF_ERROR(file_->Append(EncodeRecords(records)));
+  ledger_.Apply(records);
+  // They are recorded, whether or not there is room to rewrite the file now.
   if (file_->size() >= compact_at_ && !Write(ledger_).ok()) compact_at_ = file_->size() + kSmall;
   return Status::Ok();
 }

@@ -21,8 +21,9 @@ class Journal {
   // Errors as RecordFile::Open and DecodeRecord.
   static Result<std::unique_ptr<Journal>> Open(const std::string& path);
 
-  // Errors as RecordFile::Append: then nothing has changed.
-  Status Record(const JournalRecord& record);
+  // All of them or none, also for whoever opens the journal after a death in between. Errors as
+  // RecordFile::Append: then nothing has changed.
+  Status Record(const std::vector<JournalRecord>& records);
   // Forgets all, and begins anew with these. On failure nothing has changed.
   Status Replace(const std::vector<JournalRecord>& records);
 

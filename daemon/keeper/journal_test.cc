@@ -35,7 +35,9 @@ std::vector<JournalRecord> OneOfEach() {
           ExtentDropped{ExtentId(3)},
           SegmentFreed{SegmentId(2)},
           ReservationReleased{"r-1"},
-          SessionClosed{WorkerId(7)}};
+          SessionClosed{WorkerId(7)},
+          DaemonStarted{4711, 12345},
+          IdsSeen{WorkerId(70), SegmentId(10), ExtentId(30), 100}};
 }
 
 class JournalTest : public ::testing::Test {
@@ -81,11 +83,12 @@ TEST(LedgerTest, KnowsWhatIsStillTrue) {
   Ledger ledger;
   const std::vector<JournalRecord> records = OneOfEach();
   for (size_t i = 0; i < 7; ++i) ledger.Apply(records[i]);
-  EXPECT_EQ(ledger.size(), 6u);
+  EXPECT_EQ(ledger.size(), 7u);  // one of them says the highest ids
   EXPECT_EQ(ledger.reservations().at("r-1").expires, TimePoint(seconds(9)));
   EXPECT_EQ(ledger.images().at(SegmentId(1)).blocks.size(), 2u);
   for (size_t i = 7; i < records.size(); ++i) ledger.Apply(records[i]);
-  EXPECT_EQ(ledger.size(), 0u);
+  EXPECT_EQ(ledger.size(), 2u);
+  EXPECT_EQ(ledger.daemon()->pid, 4711);
 }
 
 TEST(LedgerTest, TheEndOfASessionEndsAllOfIt) {
@@ -98,19 +101,121 @@ TEST(LedgerTest, TheEndOfASessionEndsAllOfIt) {
     ledger.Apply(ImageRecorded{SegmentId(worker), {}});
   }
   ledger.Apply(SessionClosed{WorkerId(7)});
-  EXPECT_EQ(ledger.size(), 4u);
+  EXPECT_EQ(ledger.size(), 5u);
   EXPECT_EQ(ledger.images().count(SegmentId(8)), 1u);
   ledger.Apply(
       SegmentRecorded{SegmentId(9), WorkerId(7), "a", Bytes(0), MiB(2), JournalState::kResident});
   ledger.Apply(ExtentHeld{ExtentId(9), WorkerId(7), "a", Bytes(0), MiB(2)});
   ledger.Apply(ImageRecorded{SegmentId(9), {}});
-  EXPECT_EQ(ledger.size(), 4u);
+  EXPECT_EQ(ledger.size(), 5u);
+}
+
+TEST(LedgerTest, KnowsTheHighestIdsOfWhateverHasBeen) {
+  Ledger ledger;
+  EXPECT_EQ(ledger.size(), 0u);
+  EXPECT_TRUE(ledger.Snapshot().empty());
+  const std::vector<JournalRecord> records = OneOfEach();
+  for (size_t i = 0; i + 1 < records.size(); ++i) ledger.Apply(records[i]);
+  for (const char* id : {"r-", "r-9x", "x-9", "r--9", ""}) {
+    ReservationMade other;
+    other.id = id;
+    ledger.Apply(other);
+  }
+  EXPECT_EQ(EncodeRecord(ledger.ids()),
+            EncodeRecord(IdsSeen{WorkerId(7), SegmentId(2), ExtentId(3), 1}));
+  // Also of what is not there any more.
+  ledger.Apply(SegmentRecorded{SegmentId(4), WorkerId(7), "a"});
+  ledger.Apply(IdsSeen{WorkerId(6), SegmentId(3), ExtentId(9), 8});
+  EXPECT_EQ(EncodeRecord(ledger.ids()),
+            EncodeRecord(IdsSeen{WorkerId(7), SegmentId(4), ExtentId(9), 8}));
+  Ledger again;
+  again.Apply(ledger.Snapshot());
+  EXPECT_EQ(Encoded(again), Encoded(ledger));
+  EXPECT_EQ(again.ids().reservation, 8u);
+}
+
+TEST(LedgerTest, OnlyWhatIsOffloadedHasAnImage) {
+  SegmentRecorded segment{SegmentId(1), WorkerId(7), "a", Bytes(0), MiB(2)};
+  const ImageRecorded image{SegmentId(1), {{}}};
+  for (const JournalState end : {JournalState::kResident, JournalState::kDiscarded}) {
+    for (const bool image_first : {false, true}) {
+      for (const bool was_there : {false, true}) {
+        Ledger ledger;
+        ledger.Apply(SessionOpened{WorkerId(7), "w", "s"});
+        segment.state = JournalState::kResident;
+        if (was_there) ledger.Apply(segment);
+        segment.state = JournalState::kOffloaded;
+        ledger.Apply(image_first ? std::vector<JournalRecord>{image, segment}
+                                 : std::vector<JournalRecord>{segment, image});
+        EXPECT_EQ(ledger.images().count(SegmentId(1)), 1u);
+        segment.state = end;
+        ledger.Apply(segment);
+        EXPECT_TRUE(ledger.images().empty());
+        ledger.Apply(SegmentFreed{SegmentId(1)});
+        ledger.Apply(std::vector<JournalRecord>{image, segment});
+        EXPECT_TRUE(ledger.images().empty());
+      }
+    }
+  }
+}
+
+TEST(RecordTest, SeveralReadAsTheyWereWritten) {
+  const std::vector<JournalRecord> records = OneOfEach();
+  for (size_t count = 0; count <= records.size(); ++count) {
+    const std::string bytes = EncodeRecords({records.begin(), records.begin() + count});
+    const Result<std::vector<JournalRecord>> again = DecodeRecords(bytes);
+    ASSERT_THAT(again, IsOk());
+    EXPECT_EQ(again->size(), count);
+    EXPECT_EQ(EncodeRecords(*again), bytes);
+    if (count == 1) {
+      EXPECT_EQ(bytes, EncodeRecord(records[0]));
+    }
+    for (size_t length = 0; length < bytes.size(); ++length) {
+      EXPECT_THAT(DecodeRecords(bytes.substr(0, length)), HasReason("BAD_RECORD"));
+    }
+    EXPECT_THAT(DecodeRecords(bytes + "x"), HasReason("BAD_RECORD"));
+  }
+}
+
+TEST_F(JournalTest, SeveralRecordsAreThereTogetherOrNotAtAll) {
+  const std::vector<JournalRecord> records = OneOfEach();
+  const std::vector<JournalRecord> first(records.begin(), records.begin() + 3);
+  const std::vector<JournalRecord> second(records.begin() + 3, records.begin() + 7);
+  std::vector<std::string> before;
+  std::vector<std::string> after;
+  uintmax_t size = 0;
+  const std::filesystem::path path = directory_ + "/journal";
+  {
+    const std::unique_ptr<Journal> journal = Open();
+    ASSERT_THAT(journal->Record({}), IsOk());
+    ASSERT_THAT(journal->Record(first), IsOk());
+    before = Encoded(journal->ledger());
+    size = std::filesystem::file_size(path);
+    ASSERT_THAT(journal->Record(second), IsOk());
+    after = Encoded(journal->ledger());
+  }
+  EXPECT_EQ(Encoded(Open()->ledger()), after);
+  const std::filesystem::path copy = directory_ + "/copy";
+  {
+    const std::unique_ptr<Journal> journal = Open();
+    ASSERT_THAT(journal->Replace({}), IsOk());
+    ASSERT_THAT(journal->Record(first), IsOk());
+    ASSERT_THAT(journal->Record(second), IsOk());
+    std::filesystem::copy_file(path, copy);
+  }
+  for (uintmax_t length = size; length < std::filesystem::file_size(copy); ++length) {
+    std::filesystem::copy_file(copy, path, std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::resize_file(path, length);
+    const std::unique_ptr<Journal> journal = Open();
+    EXPECT_EQ(Encoded(journal->ledger()), before) << length;
+    EXPECT_EQ(journal->torn(), Bytes(static_cast<int64_t>(length - size)));
+  }
 }
 
 TEST_F(JournalTest, IsAsItWasAfterEachRecord) {
   Ledger model;
   for (const JournalRecord& record : OneOfEach()) {
-    ASSERT_THAT(Open()->Record(record), IsOk());
+    ASSERT_THAT(Open()->Record({record}), IsOk());
     model.Apply(record);
     EXPECT_EQ(Encoded(Open()->ledger()), Encoded(model));
   }
@@ -118,17 +223,18 @@ TEST_F(JournalTest, IsAsItWasAfterEachRecord) {
 
 TEST_F(JournalTest, StaysSmallHoweverMuchHappens) {
   std::unique_ptr<Journal> journal = Open();
-  ASSERT_THAT(journal->Record(SessionOpened{WorkerId(1), "w", "s"}), IsOk());
+  ASSERT_THAT(journal->Record({SessionOpened{WorkerId(1), "w", "s"}}), IsOk());
   ImageRecorded image{SegmentId(0), std::vector<RecordedBlock>(200)};
   for (uint64_t i = 0; i < 3000; ++i) {
     const SegmentId id(i % 20);
     image.segment = id;
-    ASSERT_THAT(journal->Record(SegmentRecorded{id, WorkerId(1), "weights", Bytes(0), MiB(400),
-                                                JournalState::kOffloaded}),
+    ASSERT_THAT(journal->Record({SegmentRecorded{id, WorkerId(1), "weights", Bytes(0), MiB(400),
+                                                 JournalState::kOffloaded}}),
                 IsOk());
-    ASSERT_THAT(journal->Record(image), IsOk());
+    ASSERT_THAT(journal->Record({image}), IsOk());
     ASSERT_LT(journal->size(), MiB(2));
-    if (i % 3 == 0) ASSERT_THAT(journal->Record(ImageDropped{id}), IsOk());
+    if (i % 3 != 0) continue;
+    ASSERT_THAT(journal->Record({ImageDropped{id}}), IsOk());
   }
   const std::vector<std::string> last = Encoded(journal->ledger());
   journal.reset();
@@ -141,8 +247,10 @@ TEST_F(JournalTest, Property) {
   const auto below = [&](uint64_t n) { return random() % n; };
   Ledger model;
   std::unique_ptr<Journal> journal = Open();
+  const std::vector<JournalRecord> kinds = OneOfEach();
+  std::vector<JournalRecord> together;
   for (int step = 0; step < 20000; ++step) {
-    JournalRecord record = OneOfEach()[below(12)];
+    JournalRecord record = kinds[below(kinds.size())];
     std::visit(
         [&](auto& one) {
           using T = std::decay_t<decltype(one)>;
@@ -160,14 +268,21 @@ TEST_F(JournalTest, Property) {
                                std::is_same_v<T, ImageRecorded> ||
                                std::is_same_v<T, ImageDropped>) {
             one.segment = SegmentId(below(30));
+          } else if constexpr (std::is_same_v<T, IdsSeen>) {
+            one.segment = SegmentId(below(60));
+          } else if constexpr (std::is_same_v<T, DaemonStarted>) {
+            one.pid = static_cast<int32_t>(below(100));
           } else {
             one.id = "r-" + std::to_string(below(5));
           }
         },
         record);
-    ASSERT_THAT(journal->Record(record), IsOk());
-    model.Apply(record);
-    if (below(500) != 0) continue;
+    together.push_back(std::move(record));
+    if (below(2) == 0) continue;
+    ASSERT_THAT(journal->Record(together), IsOk());
+    model.Apply(together);
+    together.clear();
+    if (below(250) != 0) continue;
     journal.reset();
     journal = Open();
     ASSERT_EQ(Encoded(journal->ledger()), Encoded(model)) << step;

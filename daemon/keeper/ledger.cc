@@ -1,5 +1,9 @@
 #include "daemon/keeper/ledger.h"
 
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
 namespace torpor {
 namespace {
 
@@ -15,10 +19,40 @@ void Append(const Map& map, std::vector<JournalRecord>& records) {
   for (const auto& [id, record] : map) records.emplace_back(record);
 }
 
+// N of "r-N"; 0 for what is no such name.
+uint64_t NumberOf(std::string_view reservation) {
+  if (reservation.substr(0, 2) != "r-") return 0;
+  uint64_t number = 0;
+  const char* const end = reservation.data() + reservation.size();
+  const auto read = std::from_chars(reservation.data() + 2, end, number);
+  return read.ec == std::errc() && read.ptr == end ? number : 0;
+}
+
 }  // namespace
 
 void Ledger::Apply(const JournalRecord& record) {
   std::visit([this](const auto& one) { Note(one); }, record);
+}
+
+void Ledger::Apply(const std::vector<JournalRecord>& records) {
+  std::vector<const ImageRecorded*> early;
+  for (const JournalRecord& record : records) {
+    const auto* const image = std::get_if<ImageRecorded>(&record);
+    if (image != nullptr && segments_.count(image->segment) == 0) {
+      early.push_back(image);
+    } else {
+      Apply(record);
+    }
+  }
+  for (const ImageRecorded* image : early) {
+    const auto found = segments_.find(image->segment);
+    if (found != segments_.end() && found->second.state == JournalState::kOffloaded) Note(*image);
+  }
+}
+
+void Ledger::Note(const SessionOpened& record) {
+  ids_.worker = std::max(ids_.worker, record.worker);
+  sessions_[record.worker] = record;
 }
 
 void Ledger::Note(const SessionClosed& record) {
@@ -31,7 +65,10 @@ void Ledger::Note(const SessionClosed& record) {
 }
 
 void Ledger::Note(const SegmentRecorded& record) {
-  if (sessions_.count(record.worker) > 0) segments_[record.segment] = record;
+  ids_.segment = std::max(ids_.segment, record.segment);
+  if (sessions_.count(record.worker) == 0) return;
+  segments_[record.segment] = record;
+  if (record.state != JournalState::kOffloaded) images_.erase(record.segment);
 }
 
 void Ledger::Note(const SegmentFreed& record) {
@@ -40,6 +77,7 @@ void Ledger::Note(const SegmentFreed& record) {
 }
 
 void Ledger::Note(const ExtentHeld& record) {
+  ids_.extent = std::max(ids_.extent, record.extent);
   if (sessions_.count(record.worker) > 0) extents_[record.extent] = record;
 }
 
@@ -47,14 +85,38 @@ void Ledger::Note(const ImageRecorded& record) {
   if (segments_.count(record.segment) > 0) images_[record.segment] = record;
 }
 
+void Ledger::Note(const ReservationMade& record) {
+  ids_.reservation = std::max(ids_.reservation, NumberOf(record.id));
+  reservations_[record.id] = record;
+}
+
 void Ledger::Note(const ReservationRenewed& record) {
   const auto found = reservations_.find(record.id);
   if (found != reservations_.end()) found->second.expires = record.expires;
 }
 
+void Ledger::Note(const IdsSeen& record) {
+  ids_.worker = std::max(ids_.worker, record.worker);
+  ids_.segment = std::max(ids_.segment, record.segment);
+  ids_.extent = std::max(ids_.extent, record.extent);
+  ids_.reservation = std::max(ids_.reservation, record.reservation);
+}
+
+bool Ledger::knows_ids() const {
+  return ids_.worker.value() > 0 || ids_.segment.value() > 0 || ids_.extent.value() > 0 ||
+         ids_.reservation > 0;
+}
+
+Status Ledger::CheckExtent(const ExtentHeld& extent) const {
+  if (sessions_.count(extent.worker) > 0) return Status::Ok();
+  return NotFound("UNKNOWN_WORKER", "an extent of a worker that has no session")
+      .With("worker", extent.worker.value());
+}
+
 std::vector<JournalRecord> Ledger::Snapshot() const {
   std::vector<JournalRecord> records;
   records.reserve(size());
+  if (knows_ids()) records.emplace_back(ids_);
   Append(sessions_, records);
   Append(segments_, records);
   Append(extents_, records);
@@ -66,7 +128,7 @@ std::vector<JournalRecord> Ledger::Snapshot() const {
 
 size_t Ledger::size() const {
   return sessions_.size() + segments_.size() + extents_.size() + images_.size() +
-         reservations_.size() + (daemon_.has_value() ? 1 : 0);
+         reservations_.size() + (daemon_.has_value() ? 1 : 0) + (knows_ids() ? 1 : 0);
 }
 
 }  // namespace torpor

@@ -7,15 +7,21 @@
 #include <vector>
 
 #include "daemon/keeper/record.h"
+#include "lib/base/status.h"
 
 namespace torpor {
 
 // What is true after a sequence of records. Records of what is not there (any more) change nothing:
-// the end of a session ends all that was its own, whatever is told of it afterwards. Not
-// thread-safe.
+// the end of a session ends all that was its own, whatever is told of it afterwards. Only a segment
+// that is offloaded has an image: a record that says otherwise ends it. Not thread-safe.
 class Ledger {
  public:
   void Apply(const JournalRecord& record);
+  // Records that are true together: an image may come before its segment.
+  void Apply(const std::vector<JournalRecord>& records);
+
+  // Whether an extent can be held: NOT_FOUND UNKNOWN_WORKER if its worker has no session.
+  Status CheckExtent(const ExtentHeld& extent) const;
 
   // The records that lead here, as few as there are; what others refer to comes first.
   std::vector<JournalRecord> Snapshot() const;
@@ -28,9 +34,11 @@ class Ledger {
   const std::map<SegmentId, ImageRecorded>& images() const { return images_; }
   const std::map<std::string, ReservationMade>& reservations() const { return reservations_; }
   const std::optional<DaemonStarted>& daemon() const { return daemon_; }
+  // Of all that was ever recorded, whatever has become of it.
+  const IdsSeen& ids() const { return ids_; }
 
  private:
-  void Note(const SessionOpened& record) { sessions_[record.worker] = record; }
+  void Note(const SessionOpened& record);
   void Note(const SessionClosed& record);
   void Note(const SegmentRecorded& record);
   void Note(const SegmentFreed& record);
@@ -38,10 +46,12 @@ class Ledger {
   void Note(const ExtentDropped& record) { extents_.erase(record.extent); }
   void Note(const ImageRecorded& record);
   void Note(const ImageDropped& record) { images_.erase(record.segment); }
-  void Note(const ReservationMade& record) { reservations_[record.id] = record; }
+  void Note(const ReservationMade& record);
   void Note(const ReservationRenewed& record);
   void Note(const ReservationReleased& record) { reservations_.erase(record.id); }
   void Note(const DaemonStarted& record) { daemon_ = record; }
+  void Note(const IdsSeen& record);
+  bool knows_ids() const;
 
   std::map<WorkerId, SessionOpened> sessions_;
   std::map<SegmentId, SegmentRecorded> segments_;
@@ -49,6 +59,7 @@ class Ledger {
   std::map<SegmentId, ImageRecorded> images_;
   std::map<std::string, ReservationMade> reservations_;
   std::optional<DaemonStarted> daemon_;
+  IdsSeen ids_;
 };
 
 }  // namespace torpor

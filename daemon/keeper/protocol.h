@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "daemon/keeper/keeper.h"
 #include "daemon/keeper/record.h"
 #include "lib/base/status.h"
-#include "lib/base/units.h"
 
 namespace torpor::keeper {
 
@@ -23,25 +23,27 @@ enum class Type : uint16_t {
   kDrop = 9,       // ExtentDropped -> Reply, when the descriptor is closed
   kRecord = 11,    // Record -> Reply
   kHoldPool = 13,  // PoolFile and its descriptor -> Reply
-  kReplace = 15,   // Replace -> Reply: what the keeper had is forgotten
+  kReplace = 15,   // Replace -> Reply: with the last page what the keeper had is forgotten
 };
 constexpr uint16_t AnswerTo(uint16_t type) { return static_cast<uint16_t>(type + 1); }
 
 struct Attach {
   uint32_t protocol = kProtocol;
   std::string device;
+  uint64_t skip = 0;  // records that an answer before had already
   template <class A>
   void Fields(A& a) {
-    a(protocol, device);
+    a(protocol, device, skip);
   }
 };
 struct AttachReply {
   Status status;
-  std::vector<std::string> records;  // EncodeRecord
+  std::vector<std::string> records;  // EncodeRecord; a page
+  bool more = false;                 // to be asked for with `skip`
   uint32_t starts = 0;               // of daemons by this keeper; 0: it has started none
   template <class A>
   void Fields(A& a) {
-    a(status, records, starts);
+    a(status, records, more, starts);
   }
 };
 struct Fetch {
@@ -59,15 +61,6 @@ struct FetchReply {
     a(status, extents);
   }
 };
-struct PoolFile {
-  std::string kind;  // of PoolMemory
-  Bytes size{};
-  Bytes slab{};
-  template <class A>
-  void Fields(A& a) {
-    a(kind, size, slab);
-  }
-};
 struct PoolReply {
   Status status;
   PoolFile pool;
@@ -77,17 +70,18 @@ struct PoolReply {
   }
 };
 struct Record {
-  std::string record;  // EncodeRecord
-  template <class A>
-  void Fields(A& a) {
-    a(record);
-  }
-};
-struct Replace {
-  std::vector<std::string> records;
+  std::vector<std::string> records;  // EncodeRecord; all or none
   template <class A>
   void Fields(A& a) {
     a(records);
+  }
+};
+struct Replace {
+  std::vector<std::string> records;  // a page
+  bool more = false;                 // the next Replace goes on
+  template <class A>
+  void Fields(A& a) {
+    a(records, more);
   }
 };
 struct Reply {
@@ -97,6 +91,11 @@ struct Reply {
     a(status);
   }
 };
+
+// As many of `records`, from number `next` on, as one message takes, encoded; moves `next` on.
+std::vector<std::string> TakePage(const std::vector<JournalRecord>& records, size_t& next);
+// Errors as DecodeRecord.
+Result<std::vector<JournalRecord>> DecodeAll(const std::vector<std::string>& records);
 
 }  // namespace torpor::keeper
 

@@ -7,6 +7,18 @@
 namespace torpor {
 namespace {
 
+// Stands where a record has its number.
+constexpr unsigned char kTogether = 0xff;
+static_assert(std::variant_size_v<JournalRecord> <= kTogether);
+
+struct Together {
+  std::vector<std::string> records;  // EncodeRecord
+  template <class A>
+  void Fields(A& a) {
+    a(records);
+  }
+};
+
 Status BadRecord(size_t number, size_t size) {
   return Status(Code::kDataLoss, "BAD_RECORD", "a record of the journal cannot be read")
       .With("number", number)
@@ -44,6 +56,31 @@ Result<JournalRecord> DecodeRecord(std::string_view bytes) {
   Result<JournalRecord> record = DecodeAs(number, bytes.substr(1));
   if (record.ok() && !Sound(*record)) return BadRecord(number, bytes.size());
   return record;
+}
+
+std::string EncodeRecords(const std::vector<JournalRecord>& records) {
+  if (records.size() == 1) return EncodeRecord(records[0]);
+  Together together;
+  together.records.reserve(records.size());
+  for (const JournalRecord& record : records) together.records.push_back(EncodeRecord(record));
+  return std::string(1, static_cast<char>(kTogether)) + wire::Encode(std::move(together));
+}
+
+Result<std::vector<JournalRecord>> DecodeRecords(std::string_view bytes) {
+  std::vector<JournalRecord> records;
+  if (bytes.empty() || static_cast<unsigned char>(bytes[0]) != kTogether) {
+    TORPOR_ASSIGN_OR_RETURN(JournalRecord record, DecodeRecord(bytes));
+    records.push_back(std::move(record));
+    return records;
+  }
+  const Result<Together> together = wire::Decode<Together>(bytes.substr(1));
+  if (!together.ok()) return BadRecord(kTogether, bytes.size());
+  records.reserve(together->records.size());
+  for (const std::string& one : together->records) {
+    TORPOR_ASSIGN_OR_RETURN(JournalRecord record, DecodeRecord(one));
+    records.push_back(std::move(record));
+  }
+  return records;
 }
 
 }  // namespace torpor

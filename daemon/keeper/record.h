@@ -140,15 +140,32 @@ struct DaemonStarted {
   }
 };
 
+// The highest numbers that were ever given out, so that none is given out again.
+struct IdsSeen {
+  WorkerId worker;
+  SegmentId segment;
+  ExtentId extent;
+  uint64_t reservation = 0;  // N of "r-N"
+  template <class A>
+  void Fields(A& a) {
+    a(worker, segment, extent, reservation);
+  }
+};
+
 // The number of a record in the file is its place here.
 using JournalRecord =
     std::variant<SessionOpened, SessionClosed, SegmentRecorded, SegmentFreed, ExtentHeld,
                  ExtentDropped, ImageRecorded, ImageDropped, ReservationMade, ReservationRenewed,
-                 ReservationReleased, DaemonStarted>;
+                 ReservationReleased, DaemonStarted, IdsSeen>;
 
 std::string EncodeRecord(const JournalRecord& record);
 // DATA_LOSS BAD_RECORD: with number and record_bytes.
 Result<JournalRecord> DecodeRecord(std::string_view bytes);
+
+// Records that are true together: as one entry of the journal's file they are all there or none.
+std::string EncodeRecords(const std::vector<JournalRecord>& records);
+// Errors as DecodeRecord.
+Result<std::vector<JournalRecord>> DecodeRecords(std::string_view bytes);
 
 }  // namespace torpor
 
