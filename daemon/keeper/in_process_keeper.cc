@@ -3,20 +3,32 @@
 #include <fcntl.h>
 
 #include <cerrno>
+#include <utility>
 
 namespace torpor {
+namespace {
 
-Status InProcessKeeper::HoldExtent(ExtentId id, WorkerId, Bytes, int fd) {
+Result<UniqueFd> Duplicate(int fd, const char* what) {
   UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy.valid()) return ErrnoStatus(errno, "keep an extent's descriptor");
+  if (!copy.valid()) return ErrnoStatus(errno, what);
+  return copy;
+}
+
+}  // namespace
+
+Status InProcessKeeper::HoldExtent(const ExtentHeld& extent, int fd) {
+  TORPOR_ASSIGN_OR_RETURN(UniqueFd copy, Duplicate(fd, "keep an extent's descriptor"));
   MutexLock lock(mutex_);
-  extents_[id] = std::move(copy);
+  TORPOR_RETURN_IF_ERROR(ledger_.CheckExtent(extent));
+  ledger_.Apply(extent);
+  std::swap(extents_[extent.extent], copy);
   return Status::Ok();
 }
 
 Status InProcessKeeper::DropExtent(ExtentId id) {
-  UniqueFd dropped;
+  UniqueFd dropped;  // closed without the lock
   MutexLock lock(mutex_);
+  ledger_.Apply(ExtentDropped{id});
   const auto it = extents_.find(id);
   if (it == extents_.end()) return Status::Ok();
   dropped = std::move(it->second);
@@ -24,38 +36,31 @@ Status InProcessKeeper::DropExtent(ExtentId id) {
   return Status::Ok();
 }
 
-Status InProcessKeeper::Record(const JournalRecord& record) {
+Status InProcessKeeper::Record(const std::vector<JournalRecord>& records) {
+  std::vector<UniqueFd> dropped;
   MutexLock lock(mutex_);
-  struct Apply {
-    InProcessKeeper& keeper;
-    void operator()(const SessionOpened& r) NO_THREAD_SAFETY_ANALYSIS {
-      keeper.sessions_[r.worker] = r;
+  ledger_.Apply(records);
+  for (auto it = extents_.begin(); it != extents_.end();) {
+    if (ledger_.extents().count(it->first) > 0) {
+      ++it;
+      continue;
     }
-    void operator()(const SessionClosed& r) NO_THREAD_SAFETY_ANALYSIS {
-      keeper.sessions_.erase(r.worker);
-      for (auto it = keeper.segments_.begin(); it != keeper.segments_.end();) {
-        it = it->second.worker == r.worker ? keeper.segments_.erase(it) : std::next(it);
-      }
-    }
-    void operator()(const SegmentRecorded& r) NO_THREAD_SAFETY_ANALYSIS {
-      keeper.segments_[r.segment] = r;
-    }
-    void operator()(const SegmentFreed& r) NO_THREAD_SAFETY_ANALYSIS {
-      keeper.segments_.erase(r.segment);
-    }
-    void operator()(const ReservationMade& r) NO_THREAD_SAFETY_ANALYSIS {
-      keeper.reservations_[r.id] = r;
-    }
-    void operator()(const ReservationRenewed& r) NO_THREAD_SAFETY_ANALYSIS {
-      const auto it = keeper.reservations_.find(r.id);
-      if (it != keeper.reservations_.end()) it->second.expires = r.expires;
-    }
-    void operator()(const ReservationReleased& r) NO_THREAD_SAFETY_ANALYSIS {
-      keeper.reservations_.erase(r.id);
-    }
-  };
-  std::visit(Apply{*this}, record);
+    dropped.push_back(std::move(it->second));
+    it = extents_.erase(it);
+  }
   return Status::Ok();
+}
+
+Status InProcessKeeper::HoldPool(const PoolFile&, int fd) {
+  TORPOR_ASSIGN_OR_RETURN(UniqueFd copy, Duplicate(fd, "keep the pool's descriptor"));
+  MutexLock lock(mutex_);
+  std::swap(pool_, copy);
+  return Status::Ok();
+}
+
+Ledger InProcessKeeper::ledger() const {
+  MutexLock lock(mutex_);
+  return ledger_;
 }
 
 size_t InProcessKeeper::extents() const {
@@ -66,7 +71,7 @@ size_t InProcessKeeper::extents() const {
 std::vector<SegmentRecorded> InProcessKeeper::segments() const {
   MutexLock lock(mutex_);
   std::vector<SegmentRecorded> all;
-  for (const auto& [id, segment] : segments_) all.push_back(segment);
+  for (const auto& [id, segment] : ledger_.segments()) all.push_back(segment);
   return all;
 }
 

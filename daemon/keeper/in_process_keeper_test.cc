@@ -13,6 +13,7 @@ namespace torpor {
 namespace {
 
 constexpr WorkerId kWorker(1);
+constexpr WorkerId kOther(2);
 
 // A pipe: its reading end sees the end of the stream once nobody holds the writing end.
 class InProcessKeeperTest : public ::testing::Test {
@@ -22,7 +23,13 @@ class InProcessKeeperTest : public ::testing::Test {
     EXPECT_EQ(::pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
     reading_.Reset(fds[0]);
     writing_.Reset(fds[1]);
+    EXPECT_THAT(keeper_.Record({SessionOpened{kWorker, "w", "s"}, SessionOpened{kOther, "o", "s"}}),
+                IsOk());
   }
+  static ExtentHeld Extent(uint64_t id) {
+    return {ExtentId(id), kWorker, "weights", MiB(0), MiB(2)};
+  }
+  Status Hold(uint64_t id) { return keeper_.HoldExtent(Extent(id), writing_.get()); }
   bool WriterIsGone() {
     char byte = 0;
     return ::read(reading_.get(), &byte, 1) == 0;
@@ -37,7 +44,7 @@ class InProcessKeeperTest : public ::testing::Test {
 };
 
 TEST_F(InProcessKeeperTest, HoldsADuplicateUntilItIsDropped) {
-  ASSERT_THAT(keeper_.HoldExtent(ExtentId(1), kWorker, MiB(2), writing_.get()), IsOk());
+  ASSERT_THAT(Hold(1), IsOk());
   EXPECT_EQ(keeper_.extents(), 1u);
   writing_.Reset();
   EXPECT_FALSE(WriterIsGone());
@@ -48,41 +55,53 @@ TEST_F(InProcessKeeperTest, HoldsADuplicateUntilItIsDropped) {
 
 TEST_F(InProcessKeeperTest, PassesOverUnknownExtents) {
   EXPECT_THAT(keeper_.DropExtent(ExtentId(9)), IsOk());
-  ASSERT_THAT(keeper_.HoldExtent(ExtentId(1), kWorker, MiB(2), writing_.get()), IsOk());
+  ASSERT_THAT(Hold(1), IsOk());
   EXPECT_THAT(keeper_.DropExtent(ExtentId(1)), IsOk());
   EXPECT_THAT(keeper_.DropExtent(ExtentId(1)), IsOk());
 }
 
 TEST_F(InProcessKeeperTest, ABadDescriptorIsRefused) {
-  EXPECT_FALSE(keeper_.HoldExtent(ExtentId(1), kWorker, MiB(2), -1).ok());
+  EXPECT_FALSE(keeper_.HoldExtent(Extent(1), -1).ok());
   EXPECT_EQ(keeper_.extents(), 0u);
 }
 
 TEST_F(InProcessKeeperTest, TheLastRecordOfASegmentCounts) {
-  ASSERT_THAT(keeper_.Record(Segment(1, kWorker, JournalState::kResident)), IsOk());
-  ASSERT_THAT(keeper_.Record(Segment(2, kWorker, JournalState::kResident)), IsOk());
-  ASSERT_THAT(keeper_.Record(Segment(1, kWorker, JournalState::kOffloaded)), IsOk());
+  ASSERT_THAT(keeper_.Record({Segment(1, kWorker, JournalState::kResident)}), IsOk());
+  ASSERT_THAT(keeper_.Record({Segment(2, kWorker, JournalState::kResident)}), IsOk());
+  ASSERT_THAT(keeper_.Record({Segment(1, kWorker, JournalState::kOffloaded)}), IsOk());
   ASSERT_EQ(keeper_.segments().size(), 2u);
   EXPECT_EQ(keeper_.segments()[0].segment, SegmentId(1));
   EXPECT_EQ(keeper_.segments()[0].state, JournalState::kOffloaded);
-  ASSERT_THAT(keeper_.Record(SegmentFreed{SegmentId(1)}), IsOk());
+  ASSERT_THAT(keeper_.Record({SegmentFreed{SegmentId(1)}}), IsOk());
   ASSERT_EQ(keeper_.segments().size(), 1u);
   EXPECT_EQ(keeper_.segments()[0].segment, SegmentId(2));
 }
 
 TEST_F(InProcessKeeperTest, ASessionTakesItsSegmentsWithIt) {
-  ASSERT_THAT(keeper_.Record(SessionOpened{kWorker, "a", "secret"}), IsOk());
-  ASSERT_THAT(keeper_.Record(Segment(1, kWorker, JournalState::kResident)), IsOk());
-  ASSERT_THAT(keeper_.Record(Segment(2, WorkerId(2), JournalState::kResident)), IsOk());
-  ASSERT_THAT(keeper_.Record(SessionClosed{kWorker}), IsOk());
+  ASSERT_THAT(Hold(1), IsOk());
+  ASSERT_THAT(keeper_.Record({Segment(1, kWorker, JournalState::kResident)}), IsOk());
+  ASSERT_THAT(keeper_.Record({Segment(2, kOther, JournalState::kResident)}), IsOk());
+  ASSERT_THAT(keeper_.Record({SessionClosed{kWorker}}), IsOk());
   ASSERT_EQ(keeper_.segments().size(), 1u);
-  EXPECT_EQ(keeper_.segments()[0].worker, WorkerId(2));
+  EXPECT_EQ(keeper_.segments()[0].worker, kOther);
+  writing_.Reset();
+  EXPECT_TRUE(WriterIsGone());
+  EXPECT_THAT(keeper_.HoldExtent(Extent(2), reading_.get()), HasReason("UNKNOWN_WORKER"));
+  EXPECT_EQ(keeper_.extents(), 0u);
+}
+
+TEST_F(InProcessKeeperTest, HoldsOnePool) {
+  ASSERT_THAT(keeper_.HoldPool({"memfd", GiB(1), MiB(64)}, writing_.get()), IsOk());
+  writing_.Reset();
+  EXPECT_FALSE(WriterIsGone());
+  ASSERT_THAT(keeper_.HoldPool({"memfd", GiB(1), MiB(64)}, reading_.get()), IsOk());
+  EXPECT_TRUE(WriterIsGone());
 }
 
 TEST_F(InProcessKeeperTest, TakesRecordsOfReservations) {
-  EXPECT_THAT(keeper_.Record(ReservationMade{"r-1", "job", MiB(2), MiB(0)}), IsOk());
-  EXPECT_THAT(keeper_.Record(ReservationReleased{"r-1"}), IsOk());
-  EXPECT_THAT(keeper_.Record(ReservationReleased{"r-1"}), IsOk());
+  EXPECT_THAT(keeper_.Record({ReservationMade{"r-1", "job", MiB(2), MiB(0)}}), IsOk());
+  EXPECT_THAT(keeper_.Record({ReservationReleased{"r-1"}}), IsOk());
+  EXPECT_THAT(keeper_.Record({ReservationReleased{"r-1"}}), IsOk());
 }
 
 TEST_F(InProcessKeeperTest, IsThreadSafe) {
@@ -91,9 +110,9 @@ TEST_F(InProcessKeeperTest, IsThreadSafe) {
     threads.emplace_back([this, t] {
       for (uint64_t i = 0; i < 200; ++i) {
         const uint64_t id = t * 1000 + i;
-        EXPECT_THAT(keeper_.HoldExtent(ExtentId(id), kWorker, MiB(2), writing_.get()), IsOk());
-        EXPECT_THAT(keeper_.Record(Segment(id, kWorker, JournalState::kResident)), IsOk());
-        EXPECT_THAT(keeper_.Record(SegmentFreed{SegmentId(id)}), IsOk());
+        EXPECT_THAT(Hold(id), IsOk());
+        EXPECT_THAT(keeper_.Record({Segment(id, kWorker, JournalState::kResident)}), IsOk());
+        EXPECT_THAT(keeper_.Record({SegmentFreed{SegmentId(id)}}), IsOk());
         EXPECT_THAT(keeper_.DropExtent(ExtentId(id)), IsOk());
       }
     });
