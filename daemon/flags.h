@@ -39,6 +39,8 @@ struct Flags {
   bool verify_images = false;
   std::optional<Bytes> safety_reserve;  // none: chosen at the start
   bool require_reservation = false;
+  std::string keeper;  // its socket; empty: none
+  Duration reconnect_grace = seconds(30);
   Duration worker_deadline = seconds(5);
   Duration default_deadline = std::chrono::minutes(5);
   Duration shutdown_deadline = seconds(10);

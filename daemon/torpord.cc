@@ -16,6 +16,7 @@
 #include "daemon/flags.h"
 #include "daemon/host_memory.h"
 #include "daemon/keeper/in_process_keeper.h"
+#include "daemon/keeper/remote_keeper.h"
 #include "daemon/log.h"
 #include "daemon/open_driver.h"
 #include "daemon/runtime_dir.h"
@@ -59,6 +60,25 @@ Result<Bytes> ChooseSafetyReserve(const Flags& flags, Bytes total) {
       .With("total_bytes", total.value());
 }
 
+// What a daemon before this one has left.
+Result<Recovery> Recover(RemoteKeeper& keeper) {
+  Recovery recovery;
+  recovery.ledger = keeper.recovered();
+  std::vector<ExtentId> extents;
+  for (const auto& [id, extent] : recovery.ledger.extents()) extents.push_back(id);
+  TORPOR_ASSIGN_OR_RETURN(recovery.extents, keeper.Fetch(extents));
+  TORPOR_ASSIGN_OR_RETURN(auto pool, keeper.FetchPool());
+  if (!pool.has_value()) return recovery;
+  auto& [file, fd] = *pool;
+  auto adopted = PoolMemory::Adopt(std::move(fd), file.kind, file.size, file.slab);
+  if (adopted.ok()) {
+    recovery.pool = *std::move(adopted);
+  } else {
+    log::Error("the host pool of the daemon before cannot be used: {}", adopted.status());
+  }
+  return recovery;
+}
+
 Status Serve(const Flags& flags, const sigset_t& stop_signals) {
   TORPOR_ASSIGN_OR_RETURN(const std::unique_ptr<Driver> driver, OpenDriver(flags));
   const DeviceInfo& device = driver->device();
@@ -82,9 +102,19 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
   options.require_reservation = flags.require_reservation;
   options.verify_images = flags.verify_images;
   options.worker_deadline = flags.worker_deadline;
-  InProcessKeeper keeper;
-  TORPOR_ASSIGN_OR_RETURN(const std::unique_ptr<Core> core,
-                          Core::Create(*driver, keeper, Clock::Real(), options));
+  InProcessKeeper own_keeper;
+  std::unique_ptr<RemoteKeeper> keeper;
+  Recovery recovery;
+  if (!flags.keeper.empty()) {
+    TORPOR_ASSIGN_OR_RETURN(keeper, RemoteKeeper::Attach(flags.keeper, device.uuid));
+    TORPOR_ASSIGN_OR_RETURN(recovery, Recover(*keeper));
+    options.reconnect_grace = flags.reconnect_grace;
+    options.protection = [&keeper] { return keeper->Protection(); };
+  }
+  TORPOR_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Core> core,
+      Core::Create(*driver, keeper != nullptr ? static_cast<Keeper&>(*keeper) : own_keeper,
+                   Clock::Real(), options, std::move(recovery)));
   MemoryServiceImpl service(*core, Clock::Real(), flags.default_deadline);
   TORPOR_ASSIGN_OR_RETURN(
       const std::unique_ptr<ControlServer> server,

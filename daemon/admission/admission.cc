@@ -308,6 +308,49 @@ Result<Draw> Admission::DrawHost(Bytes size, const std::string& id) {
   return draw;
 }
 
+void Admission::RestoreReservation(const ReservationStats& stats, Bytes surrendered) {
+  MutexLock lock(mutex_);
+  if (stats.expires <= clock_.Now()) return;
+  ReservationStats& restored = reservations_[stats.id].stats;
+  restored = stats;
+  restored.surrendered_device = std::min(surrendered, stats.device);
+}
+
+void Admission::SkipReservations(uint64_t last) {
+  MutexLock lock(mutex_);
+  next_reservation_ = std::max(next_reservation_, last + 1);
+}
+
+Draw Admission::RestoreDevice(Bytes size, const std::string& id) {
+  MutexLock lock(mutex_);
+  Draw draw = MakeDraw(size);
+  if (const auto it = reservations_.find(id); it != reservations_.end()) {
+    draw.promised_ = std::min(size, it->second.LeftDevice(clock_.Now()));
+    it->second.stats.drawn_device += draw.promised_;
+    draw.reservation_ = id;
+  }
+  return draw;
+}
+
+Result<Draw> Admission::RestoreHost(Bytes size, const std::string& id) {
+  MutexLock lock(mutex_);
+  if (size > options_.host_budget - used_host_) {
+    return HostRefusal({size, options_.host_budget - used_host_, used_host_, PromisedHost(),
+                        options_.host_budget});
+  }
+  used_host_ += size;
+  Draw draw;
+  draw.admission_ = this;
+  draw.host_ = true;
+  draw.size_ = size;
+  if (const auto it = reservations_.find(id); it != reservations_.end()) {
+    draw.promised_ = std::min(size, it->second.LeftHost(clock_.Now()));
+    it->second.stats.drawn_host += draw.promised_;
+    draw.reservation_ = id;
+  }
+  return draw;
+}
+
 void Admission::ReturnDraw(Draw& draw) {
   MutexLock lock(mutex_);
   if (draw.host_) {

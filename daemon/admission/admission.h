@@ -84,6 +84,14 @@ class Admission {
     Bytes host{};
   };
   Result<Released> Release(const std::string& id) EXCLUDES(mutex_);
+  // --- After a restart: what a daemon before this one has granted counts again, whatever there is.
+  // A reservation of which `surrendered` bytes are gone with a sleep; none if it is over.
+  void RestoreReservation(const ReservationStats& stats, Bytes surrendered) EXCLUDES(mutex_);
+  void SkipReservations(uint64_t last) EXCLUDES(mutex_);
+  Draw RestoreDevice(Bytes size, const std::string& reservation) EXCLUDES(mutex_);
+  // RESOURCE_EXHAUSTED HOST_POOL_EXHAUSTED: the pool is smaller now.
+  Result<Draw> RestoreHost(Bytes size, const std::string& reservation) EXCLUDES(mutex_);
+
   // OK while `id` can be drawn on.
   Status Check(const std::string& id) EXCLUDES(mutex_);
   // A session draws on it from now on. Errors of Check.

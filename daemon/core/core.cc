@@ -87,7 +87,7 @@ Pinner::Options ForPinner(const Driver& driver, const Core::Options& options) {
 }  // namespace
 
 Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& options,
-           std::unique_ptr<PoolMemory> pool)
+           std::unique_ptr<PoolMemory> pool, bool pool_restored)
     : driver_(driver),
       keeper_(keeper),
       clock_(clock),
@@ -100,6 +100,7 @@ Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& op
           ForAdmission(options, events_),
           [this](auto accuracy) { return memory_.Measure(accuracy); }, clock,
           [this] { return inventory_.Holders(); }),
+      pool_restored_(pool_restored),
       pool_(driver, std::move(pool), ForPinner(driver, options)),
       images_(pool_),
       context_{memory_,    inventory_, admission_,
@@ -108,18 +109,35 @@ Core::Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& op
                events_,    runs_,      options.verify_images} {}
 
 Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const Clock& clock,
-                                           const Options& options) {
-  TORPOR_ASSIGN_OR_RETURN(
-      auto pool, PoolMemory::Reserve(options.pool_memory,
-                                     options.host_pool - options.host_pool % HostPool::kUnit,
-                                     options.pool_slab));
-  std::unique_ptr<Core> core(new Core(driver, keeper, clock, options, std::move(pool)));
+                                           const Options& asked, Recovery recovery) {
+  Options options = asked;
+  std::unique_ptr<PoolMemory> pool = std::move(recovery.pool);
+  const bool restored = pool != nullptr;
+  if (restored) {
+    options.host_pool = pool->size();
+  } else {
+    TORPOR_ASSIGN_OR_RETURN(
+        pool, PoolMemory::Reserve(options.pool_memory,
+                                  options.host_pool - options.host_pool % HostPool::kUnit,
+                                  options.pool_slab));
+  }
+  if (!restored && pool->fd() >= 0) {
+    TORPOR_RETURN_IF_ERROR(keeper.HoldPool(
+        {pool->description(), pool->size(), pool->slab()}, pool->fd()));
+  }
+  std::unique_ptr<Core> core(
+      new Core(driver, keeper, clock, options, std::move(pool), restored));
   TORPOR_ASSIGN_OR_RETURN(core->transfer_, TransferEngine::Create(driver));
   core->context_.transfer = core->transfer_.get();
+  core->Restore(std::move(recovery));
   TORPOR_ASSIGN_OR_RETURN(core->server_,
                           WorkerServer::Start(options.worker_socket, options.socket_mode, *core));
   TORPOR_ASSIGN_OR_RETURN(core->queue_,
                           StartThread([raw = core.get()] { raw->admission_.ServeQueue(); }));
+  if (!core->inventory_.Awaited().empty()) {
+    TORPOR_ASSIGN_OR_RETURN(core->awaiting_,
+                            StartThread([raw = core.get()] { raw->AwaitSessions(); }));
+  }
   return core;
 }
 
@@ -129,6 +147,12 @@ Core::~Core() {
 }
 
 void Core::Stop() {
+  {
+    MutexLock lock(await_mutex_);
+    stopping_ = true;
+    await_changed_.NotifyAll();
+  }
+  if (awaiting_.joinable()) awaiting_.join();
   const Status stopping = DaemonStopping();
   admission_.StopWaiting(stopping);
   directory_.EndAll(stopping);
@@ -233,6 +257,10 @@ Result<UsageReport> Core::Usage() {
   report.pool = images.pool;
   report.pool_clean = images.clean;
   report.pool_promised = admission_.promised_host();
+  report.protection =
+      options_.protection == nullptr
+          ? FailedPrecondition("NO_KEEPER", "nothing outlives this daemon: it has no keeper")
+          : options_.protection();
   report.workers = inventory_.Snapshot();
   report.reservations = admission_.Reservations();
   report.queue = admission_.Queue();
@@ -241,8 +269,8 @@ Result<UsageReport> Core::Usage() {
 
 Result<ReserveResult> Core::RecordMade(const ReservationSpec& spec, Result<ReserveResult> made) {
   if (!made.ok()) return made;
-  if (const Status recorded = keeper_.Record(ReservationMade{
-          made->id, spec.name, spec.device(), spec.host, made->expires, spec.hold, spec.keep});
+  if (const Status recorded = keeper_.Record({ReservationMade{
+          made->id, spec.name, spec.device(), spec.host, made->expires, spec.hold, spec.keep}});
       !recorded.ok()) {
     (void)admission_.Release(made->id);
     return recorded;
@@ -265,13 +293,13 @@ void Core::ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimePoint 
 
 Result<TimePoint> Core::Renew(const std::string& reservation, Duration ttl) {
   TORPOR_ASSIGN_OR_RETURN(const TimePoint expires, admission_.Renew(reservation, ttl));
-  TORPOR_RETURN_IF_ERROR(keeper_.Record(ReservationRenewed{reservation, expires}));
+  TORPOR_RETURN_IF_ERROR(keeper_.Record({ReservationRenewed{reservation, expires}}));
   return expires;
 }
 
 Result<Admission::Released> Core::Release(const std::string& reservation) {
   TORPOR_ASSIGN_OR_RETURN(const Admission::Released released, admission_.Release(reservation));
-  TORPOR_RETURN_IF_ERROR(keeper_.Record(ReservationReleased{reservation}));
+  TORPOR_RETURN_IF_ERROR(keeper_.Record({ReservationReleased{reservation}}));
   return released;
 }
 
@@ -298,29 +326,25 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
     return InvalidArgument("BAD_QUIESCE_MODE", "there is no such way to quiet a worker")
         .With("quiesce", static_cast<int>(hello.quiesce));
   }
+  if (hello.session.value() != 0) return OnReturn(hello, peer, channel);
   WorkerInfo info;
   info.name = hello.name;
   info.peer = peer;
   info.quiesce = hello.quiesce;
   info.reservation = hello.reservation;
+  info.secret = RandomSecret();
   if (!info.reservation.empty()) TORPOR_RETURN_IF_ERROR(admission_.AddHolder(info.reservation));
-  wire::HelloReply reply;
-  reply.worker = inventory_.AddWorker(info);
-  reply.secret = RandomSecret();
-  reply.device_kind = device.kind;
-  reply.device_uuid = device.uuid;
-  reply.device_total = device.total;
-  reply.granularity = device.granularity;
-  reply.arena_size = inventory_.arena_size();
-  if (const Status recorded = keeper_.Record(SessionOpened{reply.worker, hello.name, reply.secret});
+  wire::HelloReply reply = Describe(inventory_.AddWorker(info), info.secret);
+  const std::optional<WorkerInfo> added = inventory_.FindWorker(reply.worker);
+  const std::string name = added.has_value() ? added->name : hello.name;
+  if (const Status recorded =
+          keeper_.Record({SessionOpened{reply.worker, name, info.secret, info.reservation}});
       !recorded.ok()) {
     inventory_.Remove(reply.worker);
     LeaveReservation(info);
     return recorded;
   }
   // Before its first operation can tell of itself.
-  const std::optional<WorkerInfo> added = inventory_.FindWorker(reply.worker);
-  const std::string name = added.has_value() ? added->name : hello.name;
   events_.Publish(
       SessionEvent{SessionEvent::Change::kOpened, reply.worker, name, peer.pid, Status()});
   directory_.Add(std::make_shared<WorkerLink>(reply.worker, channel));
@@ -329,10 +353,25 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
   return reply;
 }
 
+wire::HelloReply Core::Describe(WorkerId worker, const std::string& secret) const {
+  const DeviceInfo& device = driver_.device();
+  wire::HelloReply reply;
+  reply.worker = worker;
+  reply.secret = secret;
+  reply.device_kind = device.kind;
+  reply.device_uuid = device.uuid;
+  reply.device_total = device.total;
+  reply.granularity = device.granularity;
+  reply.arena_size = inventory_.arena_size();
+  reply.reconnect_grace_ms =
+      std::chrono::duration_cast<milliseconds>(options_.reconnect_grace).count();
+  return reply;
+}
+
 void Core::LeaveReservation(const WorkerInfo& info) {
   if (info.reservation.empty() || !admission_.RemoveHolder(info.reservation)) return;
   log::Info("reservation {} ends with its last worker's session", info.reservation);
-  if (const Status recorded = keeper_.Record(ReservationReleased{info.reservation});
+  if (const Status recorded = keeper_.Record({ReservationReleased{info.reservation}});
       !recorded.ok()) {
     log::Error("end of reservation {} is not recorded: {}", info.reservation, recorded);
   }
@@ -341,11 +380,15 @@ void Core::LeaveReservation(const WorkerInfo& info) {
 void Core::OnGone(WorkerId worker, const Status& why) {
   log::Info("worker {} is gone: {}", WorkerName(worker), why);
   directory_.Remove(worker);
+  CloseSession(worker, why);
+}
+
+void Core::CloseSession(WorkerId worker, const Status& why) {
   admission_.CancelWaitsOf(WorkerName(worker), why);
   const std::optional<WorkerInfo> info = inventory_.FindWorker(worker);
   EndExtents(context_, inventory_.Close(worker));
   if (info.has_value()) LeaveReservation(*info);
-  if (const Status recorded = keeper_.Record(SessionClosed{worker}); !recorded.ok()) {
+  if (const Status recorded = keeper_.Record({SessionClosed{worker}}); !recorded.ok()) {
     log::Error("worker {}: end of session is not recorded: {}", WorkerName(worker), recorded);
   }
   inventory_.Remove(worker);

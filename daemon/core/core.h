@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/admission/admission.h"
+#include "daemon/core/recovery.h"
 #include "daemon/events/event_log.h"
 #include "daemon/keeper/keeper.h"
 #include "daemon/memory/device_memory.h"
@@ -68,6 +69,7 @@ struct UsageReport {
   HostPool::Stats pool;  // `used` without clean images
   Bytes pool_clean{};    // what they take, and leave to whoever needs it
   Bytes pool_promised{};
+  Status protection;  // not OK: what would not survive the daemon's end, and why
   std::vector<WorkerStats> workers;
   std::vector<ReservationStats> reservations;
   std::vector<WaiterStats> queue;  // in its order
@@ -91,10 +93,15 @@ class Core final : public WorkerServer::Handler {
     bool verify_images = false;             // trust no digest
     Duration worker_deadline = seconds(5);  // for each answer of a worker
     size_t event_capacity = EventLog::kCapacity;
+    // How long sessions are awaited after a restart; 0: nothing outlives this daemon.
+    Duration reconnect_grace{};
+    // Whether everything outlives it now, and if not, why; none: nothing does.
+    std::function<Status()> protection;
   };
 
+  // `recovery`: what a daemon before this one has left.
   static Result<std::unique_ptr<Core>> Create(Driver& driver, Keeper& keeper, const Clock& clock,
-                                              const Options& options);
+                                              const Options& options, Recovery recovery = {});
   // Stops, and waits for operations and rollbacks.
   ~Core() override;
 
@@ -130,7 +137,7 @@ class Core final : public WorkerServer::Handler {
 
  private:
   Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& options,
-       std::unique_ptr<PoolMemory> pool);
+       std::unique_ptr<PoolMemory> pool, bool pool_restored);
 
   // --- WorkerServer::Handler
   Result<wire::HelloReply> OnHello(const wire::Hello& hello, const net::PeerCredentials& peer,
@@ -138,6 +145,15 @@ class Core final : public WorkerServer::Handler {
   void OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& channel,
                  net::Frame request) override;
   void OnGone(WorkerId worker, const Status& why) override;
+  void CloseSession(WorkerId worker, const Status& why);
+  wire::HelloReply Describe(WorkerId worker, const std::string& secret) const;
+
+  // After a restart; restore.cc.
+  class Restorer;
+  void Restore(Recovery recovery);
+  Result<wire::HelloReply> OnReturn(const wire::Hello& hello, const net::PeerCredentials& peer,
+                                    const std::shared_ptr<wire::Channel>& channel);
+  void AwaitSessions() EXCLUDES(await_mutex_);
 
   // The worker's own requests; worker_requests.cc, and own_allocate.cc.
   struct Allocation;
@@ -168,6 +184,7 @@ class Core final : public WorkerServer::Handler {
   DeviceMemory memory_;
   Inventory inventory_;
   Admission admission_;
+  const bool pool_restored_;
   HostPool pool_;
   ImageStore images_;
   std::unique_ptr<TransferEngine> transfer_;
@@ -180,6 +197,10 @@ class Core final : public WorkerServer::Handler {
   CondVar handed_over_;
   std::set<SegmentId> handovers_ GUARDED_BY(handover_mutex_);  // answers being sent
   std::thread queue_;                                          // serves those that wait for memory
+  Mutex await_mutex_;
+  CondVar await_changed_;
+  bool stopping_ GUARDED_BY(await_mutex_) = false;
+  std::thread awaiting_;  // closes sessions that do not come back
 };
 
 }  // namespace torpor

@@ -17,7 +17,8 @@ namespace torpor {
 // true already. An id of 0 is none.
 
 struct SessionEvent {
-  enum class Change { kOpened, kClosed };
+  // kReturned: to a daemon that was started again.
+  enum class Change { kOpened, kClosed, kReturned };
   Change change = Change::kOpened;
   WorkerId worker;
   std::string worker_name;

@@ -68,6 +68,25 @@ void Arena::Reclaim(const std::vector<ExtentPtr>& extents) {
   for (const ExtentPtr& extent : extents) free_.Put(extent->offset(), extent->size());
 }
 
+void Arena::Restore(std::vector<std::unique_ptr<Segment>> segments,
+                    const std::vector<ExtentPtr>& extents,
+                    const std::vector<RangeSet::Range>& lost) {
+  for (const ExtentPtr& extent : extents) {
+    free_.TakeWithin(extent->offset(), extent->size());
+    stranded_.Put(extent->offset(), extent->size());
+  }
+  AddExtents(extents);
+  for (std::unique_ptr<Segment>& segment : segments) {
+    free_.TakeWithin(segment->offset(), segment->size());
+    stranded_.TakeWithin(segment->offset(), segment->size());
+    Add(std::move(segment));
+  }
+  for (const RangeSet::Range& range : lost) {
+    free_.TakeWithin(range.offset, range.size);
+    stranded_.TakeWithin(range.offset, range.size);
+  }
+}
+
 bool Arena::Lives(const Extent& extent) const {
   auto it = segments_.upper_bound(extent.offset());
   if (it != segments_.begin()) --it;

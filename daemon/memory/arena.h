@@ -48,6 +48,11 @@ class Arena {
   std::vector<ExtentPtr> Drop(SegmentId id);
   void Reclaim(const std::vector<ExtentPtr>& extents);
 
+  // Of an arena without anything so far, what a daemon before this one had in it. `lost` are
+  // addresses that the worker keeps for itself.
+  void Restore(std::vector<std::unique_ptr<Segment>> segments,
+               const std::vector<ExtentPtr>& extents, const std::vector<RangeSet::Range>& lost);
+
   const std::map<Bytes, std::unique_ptr<Segment>>& segments() const { return segments_; }
   const std::map<Bytes, ExtentPtr>& extents() const { return extents_; }
   // The extents that overlap the segment, in order.

@@ -33,12 +33,21 @@ void DeviceMemory::End() {
 }
 
 Result<std::shared_ptr<PhysicalAllocation>> DeviceMemory::Create(Bytes size) {
+  return Make(size, [&] { return PhysicalAllocation::Create(driver_, size); });
+}
+
+Result<std::shared_ptr<PhysicalAllocation>> DeviceMemory::Import(int fd, Bytes size) {
+  return Make(size, [&] { return PhysicalAllocation::Import(driver_, fd, size); });
+}
+
+template <typename How>
+Result<std::shared_ptr<PhysicalAllocation>> DeviceMemory::Make(Bytes size, How how) {
   {
     MutexLock lock(mutex_);
     Begin();
     counts_.creating += size;
   }
-  auto allocation = PhysicalAllocation::Create(driver_, size);
+  auto allocation = how();
   MutexLock lock(mutex_);
   counts_.creating -= size;
   if (allocation.ok()) counts_.created += size;

@@ -39,6 +39,8 @@ class DeviceMemory {
 
   // RESOURCE_EXHAUSTED DEVICE_OUT_OF_MEMORY; nothing is left of a failed call.
   Result<std::shared_ptr<PhysicalAllocation>> Create(Bytes size) EXCLUDES(mutex_);
+  // Of memory that a daemon before this one has created; `fd` stays the caller's.
+  Result<std::shared_ptr<PhysicalAllocation>> Import(int fd, Bytes size) EXCLUDES(mutex_);
   // Drops the allocation, which must have no other owner.
   void Release(std::shared_ptr<PhysicalAllocation> allocation) EXCLUDES(mutex_);
 
@@ -59,6 +61,8 @@ class DeviceMemory {
     uint64_t begun = 0;  // calls so far
   };
   Counts counts() const EXCLUDES(mutex_);
+  template <typename How>
+  Result<std::shared_ptr<PhysicalAllocation>> Make(Bytes size, How how) EXCLUDES(mutex_);
   // A call begins; waits for settled measurements.
   void Begin() REQUIRES(mutex_);
   void End() REQUIRES(mutex_);

@@ -23,6 +23,15 @@ Result<std::shared_ptr<Extent>> Extent::Create(DeviceMemory& memory, ExtentId id
       new Extent(memory, id, offset, size, std::move(allocation), *std::move(fd), std::move(draw)));
 }
 
+Result<std::shared_ptr<Extent>> Extent::Import(DeviceMemory& memory, ExtentId id, Bytes offset,
+                                               Bytes size, Draw draw, UniqueFd fd) {
+  assert(draw.size() == size);
+  TORPOR_ASSIGN_OR_RETURN(auto allocation, memory.Import(fd.get(), size));
+  draw.MarkCreated();
+  return std::shared_ptr<Extent>(
+      new Extent(memory, id, offset, size, std::move(allocation), std::move(fd), std::move(draw)));
+}
+
 Extent::~Extent() {
   {
     MutexLock lock(mutex_);

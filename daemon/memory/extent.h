@@ -31,6 +31,9 @@ class Extent {
   // none left.
   static Result<std::shared_ptr<Extent>> Create(DeviceMemory& memory, ExtentId id, Bytes offset,
                                                 Bytes size, Draw draw);
+  // Of a daemon before this one, which has exported it as `fd`. `draw` likewise.
+  static Result<std::shared_ptr<Extent>> Import(DeviceMemory& memory, ExtentId id, Bytes offset,
+                                                Bytes size, Draw draw, UniqueFd fd);
   ~Extent();
   Extent(const Extent&) = delete;
   Extent& operator=(const Extent&) = delete;

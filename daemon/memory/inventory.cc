@@ -217,6 +217,105 @@ bool Inventory::HasTag(WorkerId id, const std::string& tag) const {
   return arena != worker->arenas.end() && !arena->second->segments().empty();
 }
 
+// --- after a restart
+
+void Inventory::Restore(WorkerInfo info, std::vector<RestoredArena> arenas) {
+  MutexLock lock(mutex_);
+  const WorkerId id = info.id;
+  Worker& worker = workers_[id];
+  worker.info = std::move(info);
+  worker.info.awaited = true;
+  worker.operation = OperationId(next_operation_++);
+  for (RestoredArena& from : arenas) {
+    auto arena = std::make_unique<Arena>(from.tag, arena_size_);
+    std::vector<std::unique_ptr<Segment>> segments;
+    for (RestoredSegment& one : from.segments) {
+      auto segment = std::make_unique<Segment>(one.id, id, from.tag, one.offset, one.size);
+      segment->Move(SegmentState::kResident);
+      if (one.state != SegmentState::kResident) {
+        segment->Move(SegmentState::kSleeping);
+        segment->Move(one.state);
+      }
+      segment->SetAttachment(id, one.state == SegmentState::kResident ? AttachmentState::kMapped
+                                                                      : AttachmentState::kUnmapped);
+      segment->set_image(std::move(one.image));
+      worker.segments[one.id] = arena.get();
+      segments.push_back(std::move(segment));
+    }
+    worker.lost.insert(from.lost_extents.begin(), from.lost_extents.end());
+    arena->Restore(std::move(segments), from.extents, from.lost);
+    worker.arenas[from.tag] = std::move(arena);
+  }
+}
+
+void Inventory::SkipIds(WorkerId worker, SegmentId segment, ExtentId extent) {
+  MutexLock lock(mutex_);
+  next_worker_ = std::max(next_worker_, worker.value() + 1);
+  next_segment_ = std::max(next_segment_, segment.value() + 1);
+  next_extent_ = std::max(next_extent_, extent.value() + 1);
+}
+
+Result<Inventory::Returned> Inventory::Return(const WorkerInfo& now) {
+  MutexLock lock(mutex_);
+  const WorkerId id = now.id;
+  Worker* const worker = Find(id);
+  if (worker == nullptr || worker->closing || !worker->info.awaited) {
+    return NotFound("UNKNOWN_SESSION",
+                    "this daemon waits for no session " + WorkerName(id) + " to come back")
+        .With("worker", WorkerName(id));
+  }
+  if (worker->info.secret != now.secret) {
+    return Status(Code::kPermissionDenied, "WRONG_SECRET",
+                  "session " + WorkerName(id) + " is another worker's")
+        .With("worker", WorkerName(id));
+  }
+  worker->info.peer = now.peer;
+  worker->info.quiesce = now.quiesce;
+  worker->info.awaited = false;
+  return Returned{*worker->operation, ExtentId(next_extent_), worker->lost};
+}
+
+bool Inventory::GiveUp(WorkerId id) {
+  MutexLock lock(mutex_);
+  Worker* const worker = Find(id);
+  if (worker == nullptr || !worker->info.awaited) return false;
+  worker->info.awaited = false;
+  worker->operation.reset();
+  operation_ended_.NotifyAll();
+  return true;
+}
+
+std::vector<WorkerId> Inventory::Awaited() const {
+  MutexLock lock(mutex_);
+  std::vector<WorkerId> awaited;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.info.awaited) awaited.push_back(id);
+  }
+  return awaited;
+}
+
+std::vector<SegmentId> Inventory::Segments(WorkerId id) const {
+  MutexLock lock(mutex_);
+  std::vector<SegmentId> segments;
+  if (const Worker* const worker = Find(id)) {
+    for (const auto& [segment, arena] : worker->segments) segments.push_back(segment);
+  }
+  return segments;
+}
+
+std::vector<Inventory::TagExtents> Inventory::Extents(WorkerId id) const {
+  MutexLock lock(mutex_);
+  std::vector<TagExtents> all;
+  const Worker* const worker = Find(id);
+  if (worker == nullptr) return all;
+  for (const auto& [tag, arena] : worker->arenas) {
+    TagExtents& of_tag = all.emplace_back();
+    of_tag.tag = tag;
+    for (const auto& [offset, extent] : arena->extents()) of_tag.extents.push_back(extent);
+  }
+  return all;
+}
+
 // --- allocation
 
 Result<Inventory::Placement> Inventory::Place(WorkerId id, const std::string& tag, Bytes size) {
@@ -298,6 +397,13 @@ Result<std::vector<ExtentPtr>> Inventory::Abandon(WorkerId id, SegmentId segment
 }
 
 // --- freeing
+
+std::shared_ptr<Image> Inventory::ImageOf(WorkerId id, SegmentId segment_id) {
+  MutexLock lock(mutex_);
+  Worker* const worker = Find(id);
+  const Segment* const segment = worker == nullptr ? nullptr : FindSegment(*worker, segment_id);
+  return segment == nullptr ? nullptr : segment->image();
+}
 
 Result<std::vector<ExtentPtr>> Inventory::Free(WorkerId id, SegmentId segment_id) {
   MutexLock lock(mutex_);

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct WorkerInfo {
   wire::Quiesce quiesce = wire::Quiesce::kNone;
   std::string sleep_endpoint;  // wire::SetSleepEndpoint
   std::string reservation;
+  std::string secret;    // with which it can come back
+  bool awaited = false;  // of a daemon before this one, and not back yet
   Bytes reported_live{-1};
   Bytes reported_reserved{-1};
 };
@@ -119,6 +122,46 @@ class Inventory {
   wire::AsleepTags AsleepTags(WorkerId id) EXCLUDES(mutex_);
   bool HasTag(WorkerId id, const std::string& tag) const EXCLUDES(mutex_);
 
+  // --- after a restart
+  struct RestoredSegment {
+    SegmentId id;
+    Bytes offset{};
+    Bytes size{};
+    SegmentState state = SegmentState::kResident;  // a rest state
+    std::shared_ptr<Image> image;
+  };
+  struct RestoredArena {
+    std::string tag;
+    std::vector<RestoredSegment> segments;
+    std::vector<ExtentPtr> extents;
+    // What the worker keeps for itself, and where.
+    std::vector<ExtentId> lost_extents;
+    std::vector<RangeSet::Range> lost;
+  };
+  // A worker as a daemon before this one knew it, under its old id. It is awaited, and under an
+  // operation until it is back.
+  void Restore(WorkerInfo info, std::vector<RestoredArena> arenas) EXCLUDES(mutex_);
+  // The ids that come next are higher than these.
+  void SkipIds(WorkerId worker, SegmentId segment, ExtentId extent) EXCLUDES(mutex_);
+  struct Returned {
+    OperationId operation;  // that the worker is under
+    ExtentId first_new;     // extents from here on are not of the daemon before
+    std::set<ExtentId> lost;
+  };
+  // The worker is back, with the peer and the quiesce mode of `now`.
+  //   NOT_FOUND UNKNOWN_SESSION: no such worker is awaited; PERMISSION_DENIED WRONG_SECRET
+  Result<Returned> Return(const WorkerInfo& now) EXCLUDES(mutex_);
+  // False if it is not awaited, or came back meanwhile: else its operation has ended.
+  bool GiveUp(WorkerId worker) EXCLUDES(mutex_);
+  std::vector<WorkerId> Awaited() const EXCLUDES(mutex_);
+  // The ids of all segments of the worker.
+  std::vector<SegmentId> Segments(WorkerId worker) const EXCLUDES(mutex_);
+  struct TagExtents {
+    std::string tag;
+    std::vector<ExtentPtr> extents;
+  };
+  std::vector<TagExtents> Extents(WorkerId worker) const EXCLUDES(mutex_);
+
   // --- allocation
   struct Placement {
     SegmentId segment;
@@ -147,6 +190,8 @@ class Inventory {
   Result<std::vector<ExtentPtr>> Abandon(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);
 
   // --- freeing
+  // The image of a segment; null without one.
+  std::shared_ptr<Image> ImageOf(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);
   // Removes the segment, or dooms it when an operation holds it. Gives what its worker has to
   // unmap; the extents wait in the books for Freed. NOT_FOUND UNKNOWN_SEGMENT.
   Result<std::vector<ExtentPtr>> Free(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);
@@ -188,6 +233,7 @@ class Inventory {
     std::map<SegmentId, Arena*> segments;
     std::map<SegmentId, Orphans> freeing;
     std::optional<OperationId> operation;
+    std::set<ExtentId> lost;  // that it maps, and nobody else has
     bool closing = false;
   };
 

@@ -15,8 +15,8 @@ Result<NewSegment> AllocateSegment(const OperationContext& context, WorkerId wor
   const Inventory::Placement& placement = segment.placement;
   if (placement.mapped) {
     if (const Status recorded =
-            context.keeper.Record(SegmentRecorded{placement.segment, worker, tag, placement.offset,
-                                                  placement.size, JournalState::kResident});
+            context.keeper.Record({SegmentRecorded{placement.segment, worker, tag, placement.offset,
+                                                   placement.size, JournalState::kResident}});
         !recorded.ok()) {
       (void)context.inventory.Free(worker, placement.segment);
       return recorded;
@@ -32,7 +32,7 @@ Result<NewSegment> AllocateSegment(const OperationContext& context, WorkerId wor
                           ? Result<Draw>(*std::move(granted))
                           : ask();
   Result<std::vector<ExtentPtr>> extents =
-      draw.ok() ? CreateExtents(context, worker, {{placement.offset, placement.size}}, *draw)
+      draw.ok() ? CreateExtents(context, worker, tag, {{placement.offset, placement.size}}, *draw)
                 : Result<std::vector<ExtentPtr>>(draw.status());
   if (!extents.ok()) {
     (void)context.inventory.Abandon(worker, placement.segment);
@@ -54,7 +54,7 @@ Status FinishAllocation(const OperationContext& context, WorkerId worker, Segmen
     TORPOR_ASSIGN_OR_RETURN(const Inventory::SegmentInfo info,
                             context.inventory.Describe(worker, id));
     status = context.keeper.Record(
-        SegmentRecorded{id, worker, info.tag, info.offset, info.size, JournalState::kResident});
+        {SegmentRecorded{id, worker, info.tag, info.offset, info.size, JournalState::kResident}});
     if (status.ok()) return context.inventory.Publish(worker, id);
   }
   TORPOR_ASSIGN_OR_RETURN(std::vector<ExtentPtr> extents, context.inventory.Abandon(worker, id));
@@ -65,6 +65,8 @@ Status FinishAllocation(const OperationContext& context, WorkerId worker, Segmen
 
 Result<std::vector<ExtentPtr>> FreeSegment(const OperationContext& context, WorkerId worker,
                                            SegmentId id) {
+  // Its blocks may be another's only once the journal knows that they are not this one's.
+  const std::shared_ptr<Image> image = context.inventory.ImageOf(worker, id);
   TORPOR_ASSIGN_OR_RETURN(std::vector<ExtentPtr> extents, context.inventory.Free(worker, id));
   RecordFreed(context, worker, id);
   return extents;

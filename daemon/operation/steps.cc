@@ -10,20 +10,22 @@
 namespace torpor {
 
 Result<ExtentPtr> CreateExtent(const OperationContext& context, WorkerId worker,
-                               const RangeSet::Range& range, Draw& draw) {
+                               const std::string& tag, const RangeSet::Range& range, Draw& draw) {
   const ExtentId id = context.inventory.NewExtentIds(1).front();
   TORPOR_ASSIGN_OR_RETURN(ExtentPtr extent, Extent::Create(context.memory, id, range.offset,
                                                            range.size, draw.Split(range.size)));
-  TORPOR_RETURN_IF_ERROR(context.keeper.HoldExtent(id, worker, range.size, extent->fd()));
+  TORPOR_RETURN_IF_ERROR(
+      context.keeper.HoldExtent({id, worker, tag, range.offset, range.size}, extent->fd()));
   return extent;
 }
 
 Result<std::vector<ExtentPtr>> CreateExtents(const OperationContext& context, WorkerId worker,
+                                             const std::string& tag,
                                              const std::vector<RangeSet::Range>& ranges,
                                              Draw& draw) {
   std::vector<ExtentPtr> extents;
   for (const RangeSet::Range& range : PlanExtents(ranges)) {
-    Result<ExtentPtr> extent = CreateExtent(context, worker, range, draw);
+    Result<ExtentPtr> extent = CreateExtent(context, worker, tag, range, draw);
     if (!extent.ok()) {
       EndExtents(context, std::move(extents));
       return extent.status();
@@ -40,6 +42,14 @@ void EndExtents(const OperationContext& context, std::vector<ExtentPtr> extents)
     }
     extent.reset();
   }
+}
+
+Result<std::shared_ptr<WorkerLink>> FindLink(const OperationContext& context, WorkerId worker) {
+  const auto info = context.inventory.FindWorker(worker);
+  if (!info.has_value() || !info->awaited) return context.directory.Find(worker);
+  return Unavailable("WORKER_AWAITED", "worker " + WorkerName(worker) + " (" + info->name +
+                                           ") has not come back since the daemon was started again")
+      .With("worker", WorkerName(worker));
 }
 
 Status CheckWanted(TimePoint deadline, const CancelToken* cancel) {
@@ -59,18 +69,26 @@ Status RecordPlan(const OperationContext& context, WorkerId worker, const Plan& 
     if (state == SegmentState::kOffloaded) return JournalState::kOffloaded;
     return state == SegmentState::kDiscarded ? JournalState::kDiscarded : JournalState::kResident;
   };
+  const PoolMemory& pool = context.images.pool().memory();
+  std::vector<JournalRecord> records;
   for (const PlannedArena& arena : plan.arenas) {
     for (const PlannedSegment& segment : arena.segments) {
-      TORPOR_RETURN_IF_ERROR(context.keeper.Record(
-          SegmentRecorded{segment.id, worker, arena.tag, segment.offset, segment.size,
-                          journal_state(after ? segment.to : segment.from)}));
+      const SegmentState state = after ? segment.to : segment.from;
+      records.push_back(SegmentRecorded{segment.id, worker, arena.tag, segment.offset, segment.size,
+                                        journal_state(state)});
+      if (state != SegmentState::kOffloaded || segment.image == nullptr || pool.fd() < 0) continue;
+      ImageRecorded image{segment.id, {}};
+      for (const HostPool::Block& block : segment.image->blocks()) {
+        image.blocks.push_back({pool.Place(block.data), block.size});
+      }
+      records.push_back(std::move(image));
     }
   }
-  return Status::Ok();
+  return context.keeper.Record(records);
 }
 
 void RecordFreed(const OperationContext& context, WorkerId worker, SegmentId segment) {
-  if (const Status recorded = context.keeper.Record(SegmentFreed{segment}); !recorded.ok()) {
+  if (const Status recorded = context.keeper.Record({SegmentFreed{segment}}); !recorded.ok()) {
     log::Error("worker {}: segment {} freed, not recorded: {}", WorkerName(worker), segment.value(),
                recorded);
   }

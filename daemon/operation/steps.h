@@ -12,12 +12,13 @@ namespace torpor {
 // Creates the extents for `ranges` (merged and cut by PlanExtents), each in the keeper's custody,
 // with their share of `draw`. On failure nothing is left.
 Result<std::vector<ExtentPtr>> CreateExtents(const OperationContext& context, WorkerId worker,
+                                             const std::string& tag,
                                              const std::vector<RangeSet::Range>& ranges,
                                              Draw& draw);
 
 // One of them, of the size of `range`.
 Result<ExtentPtr> CreateExtent(const OperationContext& context, WorkerId worker,
-                               const RangeSet::Range& range, Draw& draw);
+                               const std::string& tag, const RangeSet::Range& range, Draw& draw);
 
 // Adds the time of its life to `*sum`.
 class PhaseTimer {
@@ -33,13 +34,17 @@ class PhaseTimer {
   const TimePoint start_;
 };
 
+// The way to a worker. UNAVAILABLE WORKER_GONE, WORKER_AWAITED.
+Result<std::shared_ptr<WorkerLink>> FindLink(const OperationContext& context, WorkerId worker);
+
 // OK until `deadline` has passed (DEADLINE_EXCEEDED OPERATION_DEADLINE), or `cancel` says why not.
 Status CheckWanted(TimePoint deadline, const CancelToken* cancel);
 
 // The last step of an operation: others may follow from here on.
 void EndOperation(const OperationContext& context, WorkerId worker);
 
-// Writes the plan's segments to the journal, as they will be (`after`) or as they were.
+// Writes the plan's segments to the journal, as they will be (`after`), with their images, or as
+// they were: all of them or none.
 Status RecordPlan(const OperationContext& context, WorkerId worker, const Plan& plan, bool after);
 
 // An operation on one worker that may have to be taken back.

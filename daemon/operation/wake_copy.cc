@@ -23,11 +23,13 @@ bool HasImage(const PlannedSegment& segment) { return segment.image != nullptr; 
 class WakeSource final : public StepSource {
  public:
   WakeSource(const OperationContext& context, WorkerLink& link, OperationId operation, Draw draw,
-             Plan& plan, OperationReport& report, Duration& handles)
+             Plan& plan, const TransferEngine::Interrupt& wanted, OperationReport& report,
+             Duration& handles)
       : context_(context),
         link_(link),
         operation_(operation),
         draw_(std::move(draw)),
+        wanted_(wanted),
         report_(report),
         handles_(handles),
         clears_(*context.transfer) {
@@ -41,8 +43,8 @@ class WakeSource final : public StepSource {
     }
   }
 
-  Result<Next> NextStep(bool /*may_block*/, CopyStep& step) override {
-    {
+  Result<Next> NextStep(bool may_block, CopyStep& step) override {
+    if (!gathered_.has_value()) {
       const PhaseTimer timer(&handles_);
       for (int i = 0; i < kClearedPerStep && steps_ > 0; ++i) {
         TORPOR_ASSIGN_OR_RETURN(const bool more, ClearOne());
@@ -51,6 +53,12 @@ class WakeSource final : public StepSource {
       TORPOR_RETURN_IF_ERROR(Gather());
     }
     if (!gathered_.has_value()) return Next::kEnd;
+    // What a daemon before this one has stored is not pinned yet.
+    HostPool& pool = context_.images.pool();
+    if (!pool.IsPinned(gathered_->host, gathered_->size)) {
+      if (!may_block) return Next::kNotReady;
+      TORPOR_RETURN_IF_ERROR(pool.AwaitPinned(gathered_->host, gathered_->size, wanted_));
+    }
     ++steps_;
     step = *std::exchange(gathered_, std::nullopt);
     return Next::kStep;
@@ -84,7 +92,7 @@ class WakeSource final : public StepSource {
 
   Status MakeExtent(Part& part) {
     std::vector<ExtentPtr>& extents = part.arena->extents;
-    TORPOR_ASSIGN_OR_RETURN(ExtentPtr extent, CreateExtent(context_, link_.worker(),
+    TORPOR_ASSIGN_OR_RETURN(ExtentPtr extent, CreateExtent(context_, link_.worker(), part.arena->tag,
                                                            part.extents[extents.size()], draw_));
     extents.push_back(std::move(extent));
     const bool last = extents.size() == part.extents.size();
@@ -168,6 +176,7 @@ class WakeSource final : public StepSource {
   WorkerLink& link_;
   const OperationId operation_;
   Draw draw_;
+  const TransferEngine::Interrupt& wanted_;
   OperationReport& report_;
   Duration& handles_;
   ClearRun clears_;
@@ -182,19 +191,36 @@ class WakeSource final : public StepSource {
   std::vector<WorkerLink::Pending> maps_;
 };
 
+// Of a plan that was pinned long ago this asks for nothing.
+void DemandImages(const OperationContext& context, const Plan& plan) {
+  HostPool& pool = context.images.pool();
+  std::vector<HostPool::Block> blocks;
+  for (const PlannedArena& arena : plan.arenas) {
+    for (const PlannedSegment& segment : arena.segments) {
+      if (!HasImage(segment)) continue;
+      for (const HostPool::Block& block : segment.image->blocks()) {
+        if (!pool.IsPinned(block.data, block.size)) blocks.push_back(block);
+      }
+    }
+  }
+  if (!blocks.empty()) pool.Demand(blocks);
+}
+
 }  // namespace
 
 Status CreateAndFill(const OperationContext& context, WorkerLink& link, OperationId operation,
                      const WakeSpec& spec, Draw draw, Plan& plan, OperationReport& report,
                      WorkerOutcome& outcome) {
   report.Enter(OperationReport::Phase::kHandles);
-  WakeSource source(context, link, operation, std::move(draw), plan, report, outcome.times.handles);
+  DemandImages(context, plan);
+  const TransferEngine::Interrupt wanted = [&] { return CheckWanted(spec.deadline, spec.cancel); };
+  WakeSource source(context, link, operation, std::move(draw), plan, wanted, report,
+                    outcome.times.handles);
   Status status;
   {
     const PhaseTimer timer(&outcome.times.copy);
-    status = context.transfer->ToDevice(
-        source, spec.priority, [&] { return CheckWanted(spec.deadline, spec.cancel); },
-        [&](Bytes size) { report.Arrived(size); });
+    status = context.transfer->ToDevice(source, spec.priority, wanted,
+                                        [&](Bytes size) { report.Arrived(size); });
   }
   if (status.ok()) status = source.Finish();
   const PhaseTimer timer(&outcome.times.worker);

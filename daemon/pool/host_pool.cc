@@ -52,6 +52,37 @@ Result<std::vector<HostPool::Block>> HostPool::Allocate(Bytes size, Bytes unit) 
   return blocks;
 }
 
+Result<std::vector<HostPool::Block>> HostPool::TakeAt(
+    const std::vector<std::pair<Bytes, Bytes>>& places) {
+  std::vector<Block> blocks;
+  MutexLock lock(mutex_);
+  for (const auto& [place, size] : places) {
+    const auto refuse = [&, place = place, size = size](const char* why) -> Status {
+      FreeLocked(blocks);
+      return InvalidArgument("BAD_BLOCK", std::string("a block of the host pool ") + why)
+          .With("place", place.value())
+          .With("size", size.value())
+          .With("pool_bytes", budget_.value());
+    };
+    if (place < Bytes(0) || size <= Bytes(0) || size % kUnit != Bytes(0) || place > budget_ ||
+        size > budget_ - place) {
+      return refuse("lies outside it");
+    }
+    const auto slab = static_cast<size_t>(place / memory_->slab());
+    const Bytes offset = place % memory_->slab();
+    if (size > memory_->size(slab) - offset) return refuse("crosses a slab's end");
+    const std::vector<RangeSet::Range> taken = free_[slab].TakeWithin(offset, size);
+    if (taken.size() != 1 || taken[0].size != size) {
+      for (const RangeSet::Range& range : taken) free_[slab].Put(range.offset, range.size);
+      return refuse("is taken");
+    }
+    used_ += size;
+    blocks.push_back({memory_->data(slab) + offset.value(), size});
+    pinner_.Keep(slab);
+  }
+  return blocks;
+}
+
 bool HostPool::TakeFromSlabs(size_t slabs, Bytes size, Bytes unit, std::vector<Block>& blocks) {
   blocks.clear();
   Bytes left = size;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/memory/range_set.h"
@@ -56,6 +57,11 @@ class HostPool {
   // smaller remains are left. Does not block. RESOURCE_EXHAUSTED HOST_POOL_EXHAUSTED.
   Result<std::vector<Block>> Allocate(Bytes size, Bytes unit) EXCLUDES(mutex_);
   void Free(const std::vector<Block>& blocks) EXCLUDES(mutex_);
+  // Blocks at places of the pool's file that have their bytes already. What lies there is never
+  // given back to the system, pinned or not.
+  //   INVALID_ARGUMENT BAD_BLOCK: outside the pool, across a slab's end, or taken; nothing is taken
+  Result<std::vector<Block>> TakeAt(const std::vector<std::pair<Bytes, Bytes>>& places)
+      EXCLUDES(mutex_);
 
   // Asks that what lies under `blocks` be pinned next, in their order; does not block.
   void Demand(const std::vector<Block>& blocks);

@@ -42,6 +42,19 @@ Result<std::shared_ptr<Image>> ImageStore::Create(Bytes size, Draw draw) {
   }
 }
 
+Result<std::shared_ptr<Image>> ImageStore::Restore(Bytes size, std::vector<HostPool::Block> blocks,
+                                                   Draw draw) {
+  Bytes sum{};
+  for (const HostPool::Block& block : blocks) sum += block.size;
+  if (sum != RoundUp(size, HostPool::kUnit)) {
+    pool_.Free(blocks);
+    return InvalidArgument("BAD_BLOCK", "the blocks of an image are of another size than it is")
+        .With("image_bytes", size.value())
+        .With("blocks_bytes", sum.value());
+  }
+  return std::shared_ptr<Image>(new Image(*this, size, std::move(blocks), std::move(draw)));
+}
+
 bool ImageStore::Hold(Image& image, Draw& draw) {
   MutexLock lock(mutex_);
   if (image.state_ != Image::State::kClean) return false;

@@ -84,6 +84,10 @@ class ImageStore {
   // A held image with room for `size` bytes and all digests unknown. `draw` is of that room, and
   // returned when the image is clean or ends. Errors as HostPool::Allocate.
   Result<std::shared_ptr<Image>> Create(Bytes size, Draw draw) EXCLUDES(mutex_);
+  // A held image of `size` bytes that are there already, in `blocks` (HostPool::TakeAt), which end
+  // with it; all digests unknown. INVALID_ARGUMENT BAD_BLOCK: their sizes do not fit together.
+  Result<std::shared_ptr<Image>> Restore(Bytes size, std::vector<HostPool::Block> blocks, Draw draw)
+      EXCLUDES(mutex_);
   // A clean image is held again, with all it has, and draws; false if its bytes are gone.
   bool Hold(Image& image, Draw& draw) EXCLUDES(mutex_);
   // A held image becomes clean, the most recently used one.

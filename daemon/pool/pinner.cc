@@ -83,6 +83,11 @@ Status Pinner::Await(size_t slab, const std::function<Status()>& interrupt) {
   }
 }
 
+void Pinner::Keep(size_t slab) {
+  MutexLock lock(mutex_);
+  slabs_[slab].keep = true;
+}
+
 bool Pinner::IsPinned(size_t slab) const {
   MutexLock lock(mutex_);
   return slabs_[slab].state == State::kPinned;
@@ -311,9 +316,11 @@ void Pinner::Registered(size_t slab) {
 void Pinner::Refuse(size_t slab, const Status& why) {
   Slab& s = slabs_[slab];
   s.state = State::kDropping;
-  mutex_.Unlock();
-  memory_.Drop(slab);
-  mutex_.Lock();
+  if (!s.keep) {
+    mutex_.Unlock();
+    memory_.Drop(slab);
+    mutex_.Lock();
+  }
   s.state = State::kReserved;
   s.error = why;
   ++s.failures;

@@ -76,6 +76,8 @@ class Pinner {
   //   RegisterHost says
   Status Await(size_t slab, const std::function<Status()>& interrupt) EXCLUDES(mutex_);
   bool IsPinned(size_t slab) const EXCLUDES(mutex_);
+  // What lies in the slab is never given back to the system.
+  void Keep(size_t slab) EXCLUDES(mutex_);
   // Pins everything, in the background, from now on.
   void StartBackground() EXCLUDES(mutex_);
   // Somebody uses the driver for a moment, and would wait for a registration: the background
@@ -102,6 +104,7 @@ class Pinner {
     Bytes next{};           // populating: where the next part begins
     int parts = 0;          // populating: parts, or the check, under way
     Status trouble;         // populating: of this try
+    bool keep = false;      // never given back to the system
     int failures = 0;       // tries that failed
     Status error;           // of the last one; OK: none failed, or it is pinned
   };

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -151,6 +152,21 @@ Result<std::unique_ptr<PoolMemory>> PoolMemory::Reserve(PoolMemoryKind kind, Byt
         "host pool: anonymous memory, which does not outlive this process ({}). Write \"advise\" "
         "to {} or give the daemon CAP_SYS_ADMIN",
         missed, kShmemEnabled);
+  }
+  std::unique_ptr<PoolMemory> memory(
+      new PoolMemory(std::move(file), std::move(description), size, slab));
+  TORPOR_RETURN_IF_ERROR(memory->Map());
+  return memory;
+}
+
+Result<std::unique_ptr<PoolMemory>> PoolMemory::Adopt(UniqueFd file, std::string description,
+                                                      Bytes size, Bytes slab) {
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return ErrnoStatus(errno, "look at the host pool's file");
+  if (size < Bytes(0) || slab <= Bytes(0) || status.st_size != size.value()) {
+    return FailedPrecondition("POOL_CHANGED", "the host pool's file is not what it was")
+        .With("file_bytes", status.st_size)
+        .With("pool_bytes", size.value());
   }
   std::unique_ptr<PoolMemory> memory(
       new PoolMemory(std::move(file), std::move(description), size, slab));

@@ -29,11 +29,16 @@ class PoolMemory {
   //   FAILED_PRECONDITION POOL_MEMORY_UNAVAILABLE: the system does not give that kind (never kAuto)
   //   RESOURCE_EXHAUSTED HOST_MEMORY_EXHAUSTED: not even addresses
   static Result<std::unique_ptr<PoolMemory>> Reserve(PoolMemoryKind kind, Bytes size, Bytes slab);
+  // A pool that a daemon before this one had, as its file, with all its contents. `description`,
+  // `size` and `slab` as that one's. FAILED_PRECONDITION POOL_CHANGED: the file has another size.
+  static Result<std::unique_ptr<PoolMemory>> Adopt(UniqueFd file, std::string description,
+                                                   Bytes size, Bytes slab);
   ~PoolMemory();
   PoolMemory(const PoolMemory&) = delete;
   PoolMemory& operator=(const PoolMemory&) = delete;
 
   Bytes size() const { return size_; }
+  Bytes slab() const { return slab_; }
   size_t slabs() const { return slabs_; }
   std::byte* data(size_t slab) const {
     return base_ + static_cast<int64_t>(slab) * stride_.value();
@@ -42,6 +47,15 @@ class PoolMemory {
   // The slab that `address` lies in.
   size_t SlabAt(const std::byte* address) const {
     return static_cast<size_t>((address - base_) / stride_.value());
+  }
+
+  // Where an address of a slab lies in the file, and the other way round.
+  Bytes Place(const std::byte* address) const {
+    const size_t slab = SlabAt(address);
+    return slab_ * static_cast<int64_t>(slab) + Bytes(address - data(slab));
+  }
+  std::byte* At(Bytes place) const {
+    return data(static_cast<size_t>(place / slab_)) + (place % slab_).value();
   }
 
   // For people: "tmpfs, huge pages"; "memfd, small pages"; "anonymous".

@@ -121,6 +121,7 @@ void FromWorker(const WorkerStats& stats, v1::WorkerUsage& usage) {
   usage.set_gid(stats.info.peer.gid);
   usage.set_quiescence(FromQuiesce(stats.info.quiesce));
   usage.set_sleep_endpoint(stats.info.sleep_endpoint);
+  usage.set_awaited(stats.info.awaited);
   for (const TagStats& tag : stats.tags) FromTag(tag, *usage.add_tags());
   if (stats.operation.has_value()) usage.set_operation_id(OperationName(*stats.operation));
   usage.set_reservation_id(stats.info.reservation);
@@ -275,6 +276,7 @@ void FromReport(const UsageReport& report, const Now& now, v1::UsageResponse& re
   if (!report.pool.last_error.ok()) {
     *pool.mutable_pinning_error() = ToRpcStatus(report.pool.last_error);
   }
+  *response.mutable_protection() = ToRpcStatus(report.protection);
   for (const WorkerStats& worker : report.workers) FromWorker(worker, *response.add_workers());
   for (const ReservationStats& reservation : report.reservations) {
     FromReservation(reservation, now, *response.add_reservations());

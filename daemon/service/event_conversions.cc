@@ -36,8 +36,17 @@ void FromWorker(const Value& event, Proto& proto) {
 
 void FromBody(const SessionEvent& event, v1::WatchResponse& response) {
   v1::SessionEvent& proto = *response.mutable_session();
-  proto.set_change(event.change == SessionEvent::Change::kOpened ? v1::SESSION_CHANGE_OPENED
-                                                                 : v1::SESSION_CHANGE_CLOSED);
+  switch (event.change) {
+    case SessionEvent::Change::kOpened:
+      proto.set_change(v1::SESSION_CHANGE_OPENED);
+      break;
+    case SessionEvent::Change::kClosed:
+      proto.set_change(v1::SESSION_CHANGE_CLOSED);
+      break;
+    case SessionEvent::Change::kReturned:
+      proto.set_change(v1::SESSION_CHANGE_RETURNED);
+      break;
+  }
   FromWorker(event, proto);
   proto.set_pid(event.pid);
   if (event.change == SessionEvent::Change::kClosed) {

@@ -158,6 +158,14 @@ WorkerLink::Pending WorkerLink::StartUnmap(OperationId operation, const std::str
   return pending;
 }
 
+Status WorkerLink::UnmapAnywhere(OperationId operation, const std::vector<wire::Extent>& extents,
+                                 Duration patience) {
+  const auto reply = channel_->Ask<wire::StatusReply>(
+      wire::Type::kUnmap, wire::UnmapRequest{operation, "", extents},
+      std::chrono::steady_clock::now() + patience);
+  return Explain(reply.ok() ? reply->status : reply.status(), "UNMAP");
+}
+
 Status WorkerLink::Resume(OperationId operation, const wire::AsleepTags& asleep,
                           TimePoint deadline) {
   const auto reply = channel_->Ask<wire::StatusReply>(

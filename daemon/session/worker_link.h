@@ -74,6 +74,9 @@ class WorkerLink {
                    const std::vector<ExtentPtr>& extents);
   Pending StartUnmap(OperationId operation, const std::string& tag,
                      const std::vector<ExtentPtr>& extents);
+  // Extents that the daemon knows by their ids only. Blocks for the answer.
+  Status UnmapAnywhere(OperationId operation, const std::vector<wire::Extent>& extents,
+                       Duration patience);
   Status Resume(OperationId operation, const wire::AsleepTags& asleep, TimePoint deadline);
 
   // Sends a CANCEL; Wait for the answer, which says what the worker maps, as long as it takes.

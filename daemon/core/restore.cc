@@ -1,0 +1,288 @@
+// The books of a daemon that follows another one, from what the keeper has.
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/core/core.h"
+#include "daemon/log.h"
+#include "daemon/operation/recover.h"
+
+namespace torpor {
+namespace {
+
+bool Overlap(const ExtentHeld& extent, const SegmentRecorded& segment) {
+  return extent.offset < segment.offset + segment.size &&
+         segment.offset < extent.offset + extent.size;
+}
+
+// What the ledger has of one tag of one worker.
+struct Found {
+  std::vector<const SegmentRecorded*> segments;
+  std::map<Bytes, const ExtentHeld*> extents;  // by offset
+
+  std::vector<const ExtentHeld*> ExtentsOf(const SegmentRecorded& segment) const {
+    std::vector<const ExtentHeld*> all;
+    for (const auto& [offset, extent] : extents) {
+      if (Overlap(*extent, segment)) all.push_back(extent);
+    }
+    return all;
+  }
+};
+
+struct Tally {
+  int64_t resident = 0;
+  int64_t asleep = 0;
+  std::vector<std::string> lost;  // "engine/weights: 2.00 GiB"
+};
+
+}  // namespace
+
+// Which extents of a tag come back, and which segments with them.
+class Core::Restorer {
+ public:
+  Restorer(Core& core, Recovery& recovery) : core_(core), recovery_(recovery) {}
+
+  void Run() {
+    const Ledger& ledger = recovery_.ledger;
+    core_.inventory_.SkipIds(ledger.ids().worker, ledger.ids().segment, ledger.ids().extent);
+    core_.admission_.SkipReservations(ledger.ids().reservation);
+    std::map<WorkerId, std::map<std::string, Found>> found;
+    for (const auto& [id, segment] : ledger.segments()) {
+      found[segment.worker][segment.tag].segments.push_back(&segment);
+    }
+    for (const auto& [id, extent] : ledger.extents()) {
+      found[extent.worker][extent.tag].extents[extent.offset] = &extent;
+    }
+    RestoreReservations(found);
+    for (const auto& [id, session] : ledger.sessions()) RestoreSession(session, found[id]);
+    for (const ExtentId id : dropped_) {
+      if (const Status status = core_.keeper_.DropExtent(id); !status.ok()) {
+        log::Error("extent {} is still in custody: {}", id.value(), status);
+      }
+    }
+    if (!ended_.empty()) {
+      if (const Status status = core_.keeper_.Record(ended_); !status.ok()) {
+        log::Error("what was lost is still in the journal: {}", status);
+      }
+    }
+    if (ledger.sessions().empty()) return;
+    log::Info("{} sessions of the daemon before are awaited: {} segments on the device, {} asleep",
+              ledger.sessions().size(), tally_.resident, tally_.asleep);
+    for (const std::string& lost : tally_.lost) log::Error("lost: {}", lost);
+  }
+
+ private:
+  void RestoreReservations(const std::map<WorkerId, std::map<std::string, Found>>& found) {
+    // What slept has given its promise back, unless the reservation holds it.
+    std::map<std::string, Bytes> asleep;
+    for (const auto& [id, session] : recovery_.ledger.sessions()) {
+      const auto of_worker = found.find(id);
+      if (of_worker == found.end()) continue;
+      for (const auto& [tag, in_tag] : of_worker->second) {
+        for (const SegmentRecorded* const segment : in_tag.segments) {
+          if (segment->state != JournalState::kResident) {
+            asleep[session.reservation] += segment->size;
+          }
+        }
+      }
+    }
+    for (const auto& [id, made] : recovery_.ledger.reservations()) {
+      ReservationStats stats;
+      stats.id = made.id;
+      stats.name = made.name;
+      stats.device = made.device;
+      stats.host = made.host;
+      stats.expires = made.expires;
+      stats.hold = made.hold;
+      stats.keep = made.keep;
+      core_.admission_.RestoreReservation(stats, made.hold ? Bytes(0) : asleep[id]);
+      if (made.expires <= core_.clock_.Now()) ended_.emplace_back(ReservationReleased{id});
+    }
+  }
+
+  void RestoreSession(const SessionOpened& session, const std::map<std::string, Found>& found) {
+    WorkerInfo info;
+    info.id = session.worker;
+    info.name = session.name;
+    info.secret = session.secret;
+    info.reservation = session.reservation;
+    if (!info.reservation.empty() && !core_.admission_.AddHolder(info.reservation).ok()) {
+      info.reservation.clear();
+    }
+    std::vector<Inventory::RestoredArena> arenas;
+    for (const auto& [tag, in_tag] : found) arenas.push_back(RestoreTag(info, tag, in_tag));
+    core_.inventory_.Restore(std::move(info), std::move(arenas));
+  }
+
+  Inventory::RestoredArena RestoreTag(const WorkerInfo& info, const std::string& tag,
+                                      const Found& found) {
+    Inventory::RestoredArena arena;
+    arena.tag = tag;
+    std::map<ExtentId, ExtentPtr> imported;
+    std::set<ExtentId> of_lost;
+    for (const SegmentRecorded* const segment : found.segments) {
+      Inventory::RestoredSegment restored{segment->segment, segment->offset, segment->size,
+                                          SegmentState::kDiscarded, nullptr};
+      Status status;
+      if (segment->state == JournalState::kResident) {
+        restored.state = SegmentState::kResident;
+        status = ImportExtents(info, found.ExtentsOf(*segment), *segment, imported);
+      } else if (segment->state == JournalState::kOffloaded) {
+        restored.state = SegmentState::kOffloaded;
+        status = RestoreImage(info, *segment, restored);
+      }
+      if (status.ok()) {
+        ++(segment->state == JournalState::kResident ? tally_.resident : tally_.asleep);
+        arena.segments.push_back(std::move(restored));
+        continue;
+      }
+      tally_.lost.push_back(info.name + ", tag " + tag + ": " + FormatBytes(segment->size) +
+                            (segment->state == JournalState::kResident
+                                 ? " on the device, which only the worker has now: "
+                                 : " asleep: ") +
+                            status.ToString());
+      ended_.emplace_back(SegmentFreed{segment->segment});
+      arena.lost.push_back({segment->offset, segment->size});
+      if (segment->state != JournalState::kResident) continue;
+      for (const ExtentHeld* const extent : found.ExtentsOf(*segment)) {
+        of_lost.insert(extent->extent);
+        arena.lost.push_back({extent->offset, extent->size});
+      }
+    }
+    for (const auto& [offset, extent] : found.extents) {
+      const auto import = imported.find(extent->extent);
+      if (import != imported.end()) {
+        arena.extents.push_back(import->second);
+        continue;
+      }
+      // No segment needs it: an operation was under way. Its worker lets go of it when it is back.
+      dropped_.push_back(extent->extent);
+      if (of_lost.count(extent->extent) > 0) arena.lost_extents.push_back(extent->extent);
+    }
+    return arena;
+  }
+
+  // Those that are not there yet, all or none.
+  Status ImportExtents(const WorkerInfo& info, const std::vector<const ExtentHeld*>& extents,
+                       const SegmentRecorded& segment, std::map<ExtentId, ExtentPtr>& imported) {
+    Bytes end = segment.offset;
+    for (const ExtentHeld* const extent : extents) {
+      if (extent->offset > end) break;
+      end = extent->offset + extent->size;
+    }
+    if (end < segment.offset + segment.size) {
+      return Status(Code::kDataLoss, "EXTENT_MISSING", "no extent holds all of it");
+    }
+    std::map<ExtentId, ExtentPtr> now;
+    for (const ExtentHeld* const held : extents) {
+      if (imported.count(held->extent) > 0) continue;
+      const auto fd = recovery_.extents.find(held->extent);
+      if (fd == recovery_.extents.end()) {
+        return Status(Code::kDataLoss, "EXTENT_MISSING", "the keeper does not have its memory")
+            .With("extent", held->extent.value());
+      }
+      UniqueFd copy;
+      TORPOR_ASSIGN_OR_RETURN(copy, fd->second.Duplicate());
+      TORPOR_ASSIGN_OR_RETURN(
+          now[held->extent],
+          Extent::Import(core_.memory_, held->extent, held->offset, held->size,
+                         core_.admission_.RestoreDevice(held->size, info.reservation),
+                         std::move(copy)));
+    }
+    imported.merge(now);
+    return Status::Ok();
+  }
+
+  Status RestoreImage(const WorkerInfo& info, const SegmentRecorded& segment,
+                      Inventory::RestoredSegment& restored) {
+    const auto found = recovery_.ledger.images().find(segment.segment);
+    if (found == recovery_.ledger.images().end() || !core_.pool_restored_) {
+      return Status(Code::kDataLoss, "IMAGE_MISSING", "the host pool that had it is gone");
+    }
+    std::vector<std::pair<Bytes, Bytes>> places;
+    for (const RecordedBlock& block : found->second.blocks) {
+      places.emplace_back(block.place, block.size);
+    }
+    TORPOR_ASSIGN_OR_RETURN(std::vector<HostPool::Block> blocks, core_.pool_.TakeAt(places));
+    Result<Draw> draw = core_.admission_.RestoreHost(RoundUp(segment.size, HostPool::kUnit),
+                                                     info.reservation);
+    if (!draw.ok()) {
+      core_.pool_.Free(blocks);
+      return draw.status();
+    }
+    TORPOR_ASSIGN_OR_RETURN(
+        restored.image, core_.images_.Restore(segment.size, std::move(blocks), *std::move(draw)));
+    return Status::Ok();
+  }
+
+  Core& core_;
+  Recovery& recovery_;
+  std::vector<ExtentId> dropped_;
+  std::vector<JournalRecord> ended_;
+  Tally tally_;
+};
+
+void Core::Restore(Recovery recovery) { Restorer(*this, recovery).Run(); }
+
+// --- sessions that come back
+
+Result<wire::HelloReply> Core::OnReturn(const wire::Hello& hello, const net::PeerCredentials& peer,
+                                        const std::shared_ptr<wire::Channel>& channel) {
+  WorkerInfo now;
+  now.id = hello.session;
+  now.secret = hello.secret;
+  now.peer = peer;
+  now.quiesce = hello.quiesce;
+  TORPOR_ASSIGN_OR_RETURN(const Inventory::Returned returned, inventory_.Return(now));
+  const auto info = inventory_.FindWorker(hello.session);
+  wire::HelloReply reply = Describe(hello.session, hello.secret);
+  const std::vector<SegmentId> known = inventory_.Segments(hello.session);
+  const std::set<SegmentId> ours(known.begin(), known.end());
+  const std::set<SegmentId> theirs(hello.segments.begin(), hello.segments.end());
+  std::set_difference(theirs.begin(), theirs.end(), ours.begin(), ours.end(),
+                      std::back_inserter(reply.lost));
+  // Allocated, or freed, just when the daemon died: the worker never had the answer.
+  for (const SegmentId segment : known) {
+    if (theirs.count(segment) > 0) continue;
+    (void)FreeSegment(context_, hello.session, segment);
+    FinishFree(context_, hello.session, segment);
+  }
+  const auto link = std::make_shared<WorkerLink>(hello.session, channel);
+  const Status started = tasks_.Run([this, link, returned] {
+    Recover(context_, *link, {returned.operation, returned.first_new, returned.lost});
+  });
+  if (!started.ok()) {
+    inventory_.UpdateWorker(hello.session, [](WorkerInfo& worker) { worker.awaited = true; });
+    return Unavailable(started.reason(), started.message());
+  }
+  directory_.Add(link);
+  const std::string name = info.has_value() ? info->name : hello.name;
+  events_.Publish(
+      SessionEvent{SessionEvent::Change::kReturned, hello.session, name, peer.pid, Status()});
+  log::Info("worker {} ({}): pid {} is back, with {} segments", WorkerName(hello.session), name,
+            peer.pid, theirs.size());
+  return reply;
+}
+
+void Core::AwaitSessions() {
+  {
+    MutexLock lock(await_mutex_);
+    const TimePoint until = std::chrono::steady_clock::now() + options_.reconnect_grace;
+    while (!stopping_ && std::chrono::steady_clock::now() < until) {
+      await_changed_.WaitUntil(await_mutex_, until);
+    }
+    if (stopping_) return;
+  }
+  const Status late = DeadlineExceeded("NOT_BACK_IN_TIME", "the worker has not come back in time")
+                          .With("reconnect_grace_ms",
+                                std::chrono::duration_cast<milliseconds>(options_.reconnect_grace)
+                                    .count());
+  for (const WorkerId worker : inventory_.Awaited()) {
+    if (inventory_.GiveUp(worker)) CloseSession(worker, late);
+  }
+}
+
+}  // namespace torpor
