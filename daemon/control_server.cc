@@ -95,6 +95,10 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Start(MemoryServiceImpl& s
   return control;
 }
 
+void ControlServer::SetProtected(bool is_protected) {
+  server_->GetHealthCheckService()->SetServingStatus(kKeeperName, is_protected);
+}
+
 ControlServer::~ControlServer() {
   if (server_ != nullptr) Close(Duration::zero());
 }

@@ -20,6 +20,9 @@ namespace torpor {
 // reflection and grpc.health.v1. Its methods are for one thread.
 class ControlServer {
  public:
+  // The health service's name for whether what workers have outlives the daemon.
+  static constexpr char kKeeperName[] = "torpor.keeper";
+
   struct Options {
     std::string socket;  // path; replaced if there is one: callers hold the lock of its folder
     mode_t socket_mode = 0660;
@@ -34,6 +37,9 @@ class ControlServer {
 
   // With the port that was taken.
   const std::optional<ListenAddress>& listen() const { return listen_; }
+
+  // What grpc.health.v1 says of kKeeperName. Thread-safe.
+  void SetProtected(bool is_protected);
 
   // Reports NOT_SERVING, refuses new calls, and waits for those under way; if they are not done in
   // `patience`, calls `hurry`, which has to make them end, and waits on. Then closes all

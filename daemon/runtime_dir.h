@@ -28,6 +28,7 @@ class DeviceDir {
   // removed without letting two of them lock different files.
   ~DeviceDir();
 
+  const std::string& path() const { return path_; }
   std::string worker_socket() const { return path_ + "/worker.sock"; }
   std::string control_socket() const { return path_ + "/control.sock"; }
 

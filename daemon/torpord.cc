@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,6 +23,7 @@
 #include "daemon/runtime_dir.h"
 #include "daemon/service/memory_service.h"
 #include "lib/base/clock.h"
+#include "lib/base/mutex.h"
 #include "lib/base/runtime_dir.h"
 #include "lib/base/status.h"
 #include "lib/base/unique_fd.h"
@@ -59,6 +61,44 @@ Result<Bytes> ChooseSafetyReserve(const Flags& flags, Bytes total) {
       .With("safety_reserve_bytes", reserve.value())
       .With("total_bytes", total.value());
 }
+
+// Ends the daemon in favour of one that its keeper starts.
+constexpr int kHandOver = SIGHUP;
+constexpr int kHandOverStatus = 75;
+
+// Whether what workers have outlives the daemon, and if not, why.
+Status ProtectionBy(const RemoteKeeper* keeper) {
+  if (keeper == nullptr) {
+    return FailedPrecondition("NO_KEEPER", "nothing outlives this daemon: it has no keeper");
+  }
+  const RemoteKeeper::Protection now = keeper->protection();
+  if (now.is_protected) return Status::Ok();
+  return Unavailable("KEEPER_GONE", "nothing outlives this daemon for now: its keeper is gone")
+      .With("cause", now.reason)
+      .With("since_ms",
+            std::chrono::duration_cast<milliseconds>(Clock::Real().Now() - now.since).count());
+}
+
+// Tells the health service of the keeper, from the time on that there is one.
+class KeeperHealth {
+ public:
+  // Null: from now on nobody is told any more.
+  void Serve(ControlServer* server) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    server_ = server;
+    if (server != nullptr) server->SetProtected(protected_);
+  }
+  void Tell(bool is_protected) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    protected_ = is_protected;
+    if (server_ != nullptr) server_->SetProtected(protected_);
+  }
+
+ private:
+  Mutex mutex_;
+  ControlServer* server_ GUARDED_BY(mutex_) = nullptr;
+  bool protected_ GUARDED_BY(mutex_) = false;
+};
 
 // What a daemon before this one has left.
 Result<Recovery> Recover(RemoteKeeper& keeper) {
@@ -103,19 +143,30 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
   options.verify_images = flags.verify_images;
   options.worker_deadline = flags.worker_deadline;
   InProcessKeeper own_keeper;
+  KeeperHealth health;
   std::unique_ptr<RemoteKeeper> keeper;
   Recovery recovery;
   if (!flags.keeper.empty()) {
-    TORPOR_ASSIGN_OR_RETURN(keeper, RemoteKeeper::Attach(flags.keeper, device.uuid));
+    RemoteKeeper::Options of_keeper;
+    of_keeper.own_journal = dir.path() + "/daemon.journal";
+    of_keeper.on_change = [&health](const RemoteKeeper::Protection& now) {
+      health.Tell(now.is_protected);
+    };
+    TORPOR_ASSIGN_OR_RETURN(keeper, RemoteKeeper::Attach(flags.keeper, device.uuid, of_keeper));
     TORPOR_ASSIGN_OR_RETURN(recovery, Recover(*keeper));
+    health.Tell(true);
     options.reconnect_grace = flags.reconnect_grace;
-    options.protection = [&keeper] { return keeper->Protection(); };
+    options.protection = [&keeper] { return ProtectionBy(keeper.get()); };
   }
   TORPOR_ASSIGN_OR_RETURN(
       const std::unique_ptr<Core> core,
       Core::Create(*driver, keeper != nullptr ? static_cast<Keeper&>(*keeper) : own_keeper,
                    Clock::Real(), options, std::move(recovery)));
-  MemoryServiceImpl service(*core, Clock::Real(), flags.default_deadline);
+  MemoryServiceImpl service(*core, Clock::Real(), flags.default_deadline, [&]() -> Status {
+    TORPOR_RETURN_IF_ERROR(ProtectionBy(keeper.get()));
+    ::kill(::getpid(), kHandOver);
+    return Status::Ok();
+  });
   TORPOR_ASSIGN_OR_RETURN(
       const std::unique_ptr<ControlServer> server,
       ControlServer::Start(service, {dir.control_socket(), flags.socket_mode, flags.listen}));
@@ -133,12 +184,25 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
     core->StartPinning();
   }
 
+  health.Serve(server.get());
   int signal = 0;
-  while (::sigwait(&stop_signals, &signal) != 0) {
+  for (;;) {
+    if (::sigwait(&stop_signals, &signal) != 0) continue;
+    if (signal != kHandOver) break;
+    const Status left = ProtectionBy(keeper.get());
+    if (left.ok()) break;
+    log::Error("no hand-over: {}", left);
   }
+  health.Serve(nullptr);
   // A second signal does not wait.
   ::pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);
   log::Info("{}: stopping, {} calls under way", sigabbrev_np(signal), service.calls());
+  if (signal == kHandOver) {
+    // As if it were killed now: what is under way is finished or rolled back by who follows.
+    const auto end = [] { ::_exit(kHandOverStatus); };
+    server->Shutdown(flags.shutdown_deadline, end);
+    end();
+  }
   server->Shutdown(flags.shutdown_deadline, [&] {
     log::Warning("{} calls still under way: ending the workers' connections", service.calls());
     core->Stop();
@@ -175,6 +239,7 @@ int Main(const std::vector<std::string>& arguments) {
   sigemptyset(&stop_signals);
   sigaddset(&stop_signals, SIGTERM);
   sigaddset(&stop_signals, SIGINT);
+  sigaddset(&stop_signals, kHandOver);
   ::pthread_sigmask(SIG_BLOCK, &stop_signals, nullptr);
 
   const Status served = Serve(*flags, stop_signals);

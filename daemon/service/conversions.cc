@@ -191,9 +191,13 @@ Result<Duration> ToTtl(bool given, const google::protobuf::Duration& ttl) {
 }
 
 void FromTimePoint(TimePoint time, const Now& now, google::protobuf::Timestamp& proto) {
-  const auto wall = (now.wall + std::chrono::duration_cast<std::chrono::system_clock::duration>(
-                                    time - now.steady))
-                        .time_since_epoch();
+  FromSystemTime(now.wall + std::chrono::duration_cast<std::chrono::system_clock::duration>(
+                                time - now.steady),
+                 proto);
+}
+
+void FromSystemTime(std::chrono::system_clock::time_point time, google::protobuf::Timestamp& proto) {
+  const auto wall = time.time_since_epoch();
   const auto whole = std::chrono::floor<seconds>(wall);
   proto.set_seconds(whole.count());
   proto.set_nanos(static_cast<int32_t>(std::chrono::nanoseconds(wall - whole).count()));

@@ -35,6 +35,7 @@ WakeCommand ToWakeCommand(const v1::WakeUpRequest& request, TimePoint deadline);
 Result<ReservationSpec> ToReservationSpec(const v1::ReserveRequest& request);
 // INVALID_ARGUMENT BAD_TTL, likewise.
 Result<Duration> ToTtl(bool given, const google::protobuf::Duration& ttl);
+void FromSystemTime(std::chrono::system_clock::time_point time, google::protobuf::Timestamp& proto);
 void FromTimePoint(TimePoint time, const Now& now, google::protobuf::Timestamp& proto);
 
 void FromOutcomes(const std::vector<WorkerOutcome>& outcomes, v1::SleepResponse& response);

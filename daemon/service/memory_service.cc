@@ -216,6 +216,7 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Usage(grpc::CallbackServerContext* 
                const auto usage = std::make_shared<v1::UsageResponse>();
                FromReport(*report, MeasureNow(clock_), *usage);
                usage->set_version(Version());
+               FromSystemTime(started_, *usage->mutable_start_time());
                return {Status::Ok(), usage};
              }));
 }
@@ -318,6 +319,23 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Release(grpc::CallbackServerContext
                log::Info("Release {}: device {}, host {}", id, FormatBytes(released->device),
                          FormatBytes(released->host));
                return {Status::Ok(), free};
+             }));
+}
+
+grpc::ServerUnaryReactor* MemoryServiceImpl::Upgrade(grpc::CallbackServerContext* context,
+                                                     const v1::UpgradeRequest* request,
+                                                     v1::UpgradeResponse* response) {
+  return Run(context, "Upgrade", "", *request, response,
+             Blocking([this](const RequestLog::Attempt&) -> Answer {
+               const Status begun =
+                   hand_over_ == nullptr
+                       ? FailedPrecondition("NO_KEEPER", "nothing would start this daemon again")
+                       : hand_over_();
+               if (!begun.ok()) return {begun, nullptr};
+               const auto ending = std::make_shared<v1::UpgradeResponse>();
+               ending->set_version(Version());
+               FromSystemTime(started_, *ending->mutable_start_time());
+               return {Status::Ok(), ending};
              }));
 }
 

@@ -3,8 +3,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "daemon/core/core.h"
 #include "daemon/operation/tasks.h"
@@ -27,10 +29,14 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   static constexpr int kMaxCalls = 4096;
 
   // `default_time`: how long Sleep and WakeUp may take when the caller sets no deadline.
-  MemoryServiceImpl(Core& core, const Clock& clock, Duration default_time)
+  // `hand_over` begins the end of the daemon in favour of one that follows, or says why not.
+  MemoryServiceImpl(Core& core, const Clock& clock, Duration default_time,
+                    std::function<Status()> hand_over = nullptr)
       : core_(core),
         clock_(clock),
         default_time_(default_time),
+        hand_over_(std::move(hand_over)),
+        started_(std::chrono::system_clock::now()),
         watch_hub_(core.events()),
         log_(clock) {}
 
@@ -52,6 +58,9 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
                                     const v1::ReleaseRequest* request,
                                     v1::ReleaseResponse* response) override;
+  grpc::ServerUnaryReactor* Upgrade(grpc::CallbackServerContext* context,
+                                    const v1::UpgradeRequest* request,
+                                    v1::UpgradeResponse* response) override;
   grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext* context,
                                                      const v1::WatchRequest* request) override;
 
@@ -86,6 +95,8 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   Core& core_;
   const Clock& clock_;
   const Duration default_time_;
+  const std::function<Status()> hand_over_;
+  const std::chrono::system_clock::time_point started_;
   WatchHub watch_hub_;
   RequestLog log_;
   mutable Mutex mutex_;
