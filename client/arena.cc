@@ -59,8 +59,59 @@ Status Arena::Unmap(const std::vector<wire::Extent>& extents) {
 void Arena::AppendMapped(std::vector<ExtentId>& ids) const {
   MutexLock lock(mutex_);
   for (const auto& [id, record] : records_) {
-    if (record.mapped) ids.push_back(id);
+    if (record.mapped && !Owned(record)) ids.push_back(id);
   }
+}
+
+std::vector<wire::Extent> Arena::HeldIn(Bytes offset, Bytes size) const {
+  std::vector<wire::Extent> held;
+  MutexLock lock(mutex_);
+  for (const auto& [id, record] : records_) {
+    if (record.offset < offset + size && offset < record.offset + record.size) {
+      held.push_back({id, record.offset, record.size});
+    }
+  }
+  return held;
+}
+
+std::vector<wire::Extent> Arena::HeldOf(const std::vector<wire::Extent>& extents) const {
+  std::vector<wire::Extent> held;
+  MutexLock lock(mutex_);
+  for (const wire::Extent& extent : extents) {
+    const auto found = records_.find(extent.id);
+    if (found == records_.end() || Owned(found->second)) continue;
+    held.push_back({extent.id, found->second.offset, found->second.size});
+  }
+  return held;
+}
+
+bool Arena::Covers(Bytes offset, Bytes size) const {
+  MutexLock lock(mutex_);
+  Bytes covered{};  // extents do not overlap each other
+  for (const auto& [id, record] : records_) {
+    if (!record.mapped || !record.accessible) continue;
+    const Bytes first = std::max(record.offset, offset);
+    const Bytes end = std::min(record.offset + record.size, offset + size);
+    if (first < end) covered += end - first;
+  }
+  return covered == size;
+}
+
+void Arena::Own(Bytes offset, Bytes size) {
+  MutexLock lock(mutex_);
+  own_[offset] = size;
+}
+
+void Arena::Disown(Bytes offset) {
+  MutexLock lock(mutex_);
+  own_.erase(offset);
+}
+
+bool Arena::Owned(const Record& record) const {
+  return std::any_of(own_.begin(), own_.end(), [&](const auto& range) {
+    return record.offset < range.first + range.second &&
+           range.first < record.offset + record.size;
+  });
 }
 
 void Arena::AwaitIdle(const std::vector<wire::Extent>& extents) {
@@ -196,14 +247,14 @@ std::shared_ptr<Arena> ArenaSet::Find(const std::string& tag) const {
   return found == arenas_.end() ? nullptr : found->second;
 }
 
+std::map<std::string, std::shared_ptr<Arena>> ArenaSet::All() const {
+  MutexLock lock(mutex_);
+  return arenas_;
+}
+
 std::vector<ExtentId> ArenaSet::Mapped() const {
-  std::vector<std::shared_ptr<Arena>> arenas;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [tag, arena] : arenas_) arenas.push_back(arena);
-  }
   std::vector<ExtentId> ids;
-  for (const std::shared_ptr<Arena>& arena : arenas) arena->AppendMapped(ids);
+  for (const auto& [tag, arena] : All()) arena->AppendMapped(ids);
   return ids;
 }
 

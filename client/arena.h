@@ -45,7 +45,19 @@ class Arena {
   // arena is as it was.
   Status Unmap(const std::vector<wire::Extent>& extents);
 
+  // Without what lies in a range of this process's own.
   void AppendMapped(std::vector<ExtentId>& ids) const;
+  // What is held here in the range.
+  std::vector<wire::Extent> HeldIn(Bytes offset, Bytes size) const;
+  // Those of `extents` that are held here, outside of this process's own ranges.
+  std::vector<wire::Extent> HeldOf(const std::vector<wire::Extent>& extents) const;
+  // Whether every byte of the range is mapped with write access.
+  bool Covers(Bytes offset, Bytes size) const;
+
+  // The memory in this range is this process's alone from now on, until Disown: the daemon does not
+  // know it.
+  void Own(Bytes offset, Bytes size);
+  void Disown(Bytes offset);
 
  private:
   struct Record {
@@ -71,6 +83,7 @@ class Arena {
   // Marks extents busy, after waiting for whoever else works on one of them; Settle writes back.
   std::vector<Item> TakeUnmapped(std::vector<wire::Extent> extents, std::vector<UniqueFd> fds);
   std::vector<Item> TakeHeld(const std::vector<wire::Extent>& extents);
+  bool Owned(const Record& record) const REQUIRES(mutex_);
   void AwaitIdle(const std::vector<wire::Extent>& extents) REQUIRES(mutex_);
   void Settle(const std::vector<Item>& items);
 
@@ -84,6 +97,7 @@ class Arena {
   mutable Mutex mutex_;
   CondVar idle_;
   std::map<ExtentId, Record> records_ GUARDED_BY(mutex_);
+  std::map<Bytes, Bytes> own_ GUARDED_BY(mutex_);  // size, by offset
 };
 
 // The arenas of a worker, by tag. Thread-safe.
@@ -96,6 +110,8 @@ class ArenaSet {
   Result<std::shared_ptr<Arena>> Get(const std::string& tag);
   // Nothing: the tag was never used here.
   std::shared_ptr<Arena> Find(const std::string& tag) const;
+  std::map<std::string, std::shared_ptr<Arena>> All() const;
+  // In all of them.
   std::vector<ExtentId> Mapped() const;
   void Clear();
 

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -15,6 +16,8 @@ namespace {
 
 constexpr seconds kPatience{20};
 constexpr char kUuid[] = "fake-device";
+constexpr WorkerId kWorker(1);
+constexpr char kSecret[] = "ssssssssssssssss";
 
 void Require(const Status& status, const char* what) {
   if (status.ok()) return;
@@ -69,9 +72,10 @@ void FakeDaemon::Accept() {
 void FakeDaemon::Serve(UniqueFd socket) {
   const Result<net::Frame> first = net::ReceiveFrame(socket.get());
   if (!first.ok()) return;
+  if (Dies(wire::Type::kHello, true)) return;
   wire::HelloReply reply;
-  reply.worker = WorkerId(1);
-  reply.secret = std::string(16, 's');
+  reply.worker = kWorker;
+  reply.secret = kSecret;
   reply.device_kind = device_->device().kind;
   reply.device_uuid = device_->device().uuid;
   reply.device_total = device_->device().total;
@@ -80,27 +84,59 @@ void FakeDaemon::Serve(UniqueFd socket) {
   const wire::Hello hello = Require(wire::Decode<wire::Hello>(first->payload), "hello");
   {
     MutexLock lock(mutex_);
-    hello_ = hello;
-    quiesce_ = hello.quiesce;
+    reply.status = TakeHello(hello, reply);
   }
-  if (!hello.device_uuid.empty() && hello.device_uuid != kUuid) {
-    reply.status = FailedPrecondition("WRONG_DEVICE", "another device")
-                       .With("daemon_device", kUuid)
-                       .With("worker_device", hello.device_uuid);
-  }
-  Require(net::SendFrame(socket.get(), wire::Answer(wire::Type::kHello), first->id,
-                         wire::Encode(reply)),
-          "answer a hello");
-  if (!reply.status.ok()) return;
+  const bool dies = Dies(wire::Type::kHello, false);
+  // A worker that does not wait for the answer is the test's doing.
+  const Status sent = net::SendFrame(socket.get(), wire::Answer(wire::Type::kHello), first->id,
+                                     wire::Encode(reply));
+  if (!sent.ok() || !reply.status.ok() || dies) return;
   auto channel = std::make_shared<wire::Channel>(std::move(socket), "WORKER_GONE");
   {
     MutexLock lock(mutex_);
     channel_ = channel;
+    ++hellos_;
     connected_.NotifyAll();
   }
   (void)channel->Run(*this);
   MutexLock lock(mutex_);
   channel_ = nullptr;
+}
+
+Status FakeDaemon::TakeHello(const wire::Hello& hello, wire::HelloReply& reply) {
+  if (!hello.device_uuid.empty() && hello.device_uuid != kUuid) {
+    return FailedPrecondition("WRONG_DEVICE", "another device")
+        .With("daemon_device", kUuid)
+        .With("worker_device", hello.device_uuid);
+  }
+  TORPOR_RETURN_IF_ERROR(refusal_);
+  hello_ = hello;
+  quiesce_ = hello.quiesce;
+  reply.reconnect_grace_ms = grace_.count();
+  if (hello.session == WorkerId()) {
+    segments_.clear();
+    return Status::Ok();
+  }
+  if (hello.session != kWorker || hello.secret != kSecret) {
+    return NotFound("UNKNOWN_SESSION", "that was another one");
+  }
+  asleep_revision_ = 0;
+  sleep_endpoint_.clear();
+  const std::set<SegmentId> named(hello.segments.begin(), hello.segments.end());
+  for (const SegmentId segment : named) {
+    if (segments_.count(segment) == 0) reply.lost.push_back(segment);
+  }
+  for (const SegmentId segment : std::set<SegmentId>(segments_)) {
+    if (named.count(segment) == 0) DropSegment(segment);
+  }
+  return Status::Ok();
+}
+
+bool FakeDaemon::Dies(wire::Type type, bool before) {
+  MutexLock lock(mutex_);
+  if (die_at_ != std::make_pair(type, before)) return false;
+  die_at_.reset();
+  return true;
 }
 
 std::shared_ptr<wire::Channel> FakeDaemon::channel() {
@@ -114,9 +150,79 @@ void FakeDaemon::Hangup() {
   if (channel_ != nullptr) channel_->End(Unavailable("TEST", "the test hangs up"));
 }
 
+void FakeDaemon::Disappear() {
+  Require(::rename(path_.c_str(), (path_ + ".away").c_str()) == 0 ? Status::Ok()
+                                                                   : ErrnoStatus(errno, "rename"),
+          "disappear");
+  Hangup();
+}
+
+void FakeDaemon::Appear() {
+  Require(::rename((path_ + ".away").c_str(), path_.c_str()) == 0 ? Status::Ok()
+                                                                   : ErrnoStatus(errno, "rename"),
+          "appear");
+}
+
+void FakeDaemon::Restart() {
+  const size_t before = hellos();
+  Hangup();
+  AwaitHellos(before + 1);
+}
+
+void FakeDaemon::DieAt(wire::Type type, bool before) {
+  MutexLock lock(mutex_);
+  die_at_ = {type, before};
+}
+
+void FakeDaemon::StopAt(wire::Type type) {
+  MutexLock lock(mutex_);
+  stop_at_ = type;
+}
+
+void FakeDaemon::SetGrace(milliseconds grace) {
+  MutexLock lock(mutex_);
+  grace_ = grace;
+}
+
+void FakeDaemon::RefuseHellos(const Status& refusal) {
+  MutexLock lock(mutex_);
+  refusal_ = refusal;
+}
+
+void FakeDaemon::Lose(const std::string& tag) {
+  MutexLock lock(mutex_);
+  std::set<SegmentId> lost;
+  for (const auto& [id, memory] : memory_) {
+    if (memory.tag == tag) lost.insert(memory.segment);
+  }
+  for (const SegmentId segment : lost) DropSegment(segment);
+}
+
+Status FakeDaemon::UnmapAnywhere(OperationId operation, const std::vector<wire::Extent>& extents) {
+  return WaitStatus(Require(
+      channel()->Start(wire::Type::kUnmap, wire::Encode(wire::UnmapRequest{operation, "", extents})),
+      "unmap"));
+}
+
+size_t FakeDaemon::hellos() {
+  MutexLock lock(mutex_);
+  return hellos_;
+}
+
+void FakeDaemon::AwaitHellos(size_t count) {
+  MutexLock lock(mutex_);
+  while (hellos_ < count) connected_.Wait(mutex_);
+}
+
+size_t FakeDaemon::requests(wire::Type type) {
+  MutexLock lock(mutex_);
+  return requests_[type];
+}
+
 template <typename Reply>
 void FakeDaemon::Answer(const net::Frame& request, const Reply& reply,
                         const std::vector<int>& fds) {
+  if (mute_) return;
   (void)channel()->Answer(request.type, request.id, reply, fds);
 }
 
@@ -128,13 +234,32 @@ void FakeDaemon::Take(const net::Frame& request, Keep keep) {
 }
 
 void FakeDaemon::OnRequest(net::Frame request) {
+  const auto type = static_cast<wire::Type>(request.type);
+  bool stops = false;
+  {
+    MutexLock lock(mutex_);
+    ++requests_[type];
+    stops = stop_at_ == type;
+    if (stops) stop_at_.reset();
+  }
+  if (Dies(type, true)) return Hangup();
+  if (stops) {
+    return Answer(request, wire::StatusReply{Unavailable("DAEMON_STOPPING", "the test says so")});
+  }
+  mute_ = Dies(type, false);
+  Obey(request);
+  if (mute_.exchange(false)) Hangup();
+}
+
+void FakeDaemon::Obey(const net::Frame& request) {
   switch (static_cast<wire::Type>(request.type)) {
     case wire::Type::kAllocate:
       return OnAllocate(request);
     case wire::Type::kAllocated:
       Take<wire::Allocated>(request, [this](const auto& message) REQUIRES(mutex_) {
         last_allocated_ = message.status;
-        if (!message.status.ok()) DropSegment(message.segment);
+        if (!message.status.ok()) return DropSegment(message.segment);
+        segments_.insert(message.segment);
       });
       return Answer(request, wire::StatusReply{});
     case wire::Type::kFree: {
@@ -142,7 +267,11 @@ void FakeDaemon::OnRequest(net::Frame request) {
       wire::FreeReply reply;
       {
         MutexLock lock(mutex_);
+        if (segments_.erase(message.segment) == 0) {
+          reply.status = NotFound("UNKNOWN_SEGMENT", "no such segment");
+        }
         for (const auto& [id, memory] : memory_) {
+          if (!reply.status.ok()) break;
           if (free_names_extents_ && memory.segment == message.segment) {
             reply.unmap.push_back(memory.extent);
           }
@@ -225,6 +354,7 @@ void FakeDaemon::FillMemory(Memory& memory) {
 }
 
 void FakeDaemon::DropSegment(SegmentId segment) {
+  segments_.erase(segment);
   for (auto entry = memory_.begin(); entry != memory_.end();) {
     entry = entry->second.segment == segment ? memory_.erase(entry) : std::next(entry);
   }

@@ -4,8 +4,11 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lib/base/clock.h"
@@ -23,7 +26,8 @@ namespace torpor::client {
 
 // The other side of a session, for tests: speaks the real protocol over a real socket about the
 // memory of a real host device, but does nothing of its own accord. The test plays the daemon's
-// operations step by step. Serves one connection after the other. Thread-safe.
+// operations step by step. Serves one connection after the other. When it hangs up on a worker and
+// that comes back, it acts as a daemon that was started again and has kept its memory. Thread-safe.
 class FakeDaemon : private wire::Channel::Handler {
  public:
   static constexpr Bytes kGranularity = KiB(64);
@@ -64,6 +68,11 @@ class FakeDaemon : private wire::Channel::Handler {
     free_names_extents_ = names;
   }
 
+  void SetFreeSaysAsleep(wire::AsleepTags asleep) {
+    MutexLock lock(mutex_);
+    free_says_asleep_ = std::move(asleep);
+  }
+
   std::vector<wire::Extent> Extents(const std::string& tag);
   size_t ExtentCount();
   wire::Hello hello();
@@ -78,6 +87,31 @@ class FakeDaemon : private wire::Channel::Handler {
   std::shared_ptr<wire::Channel> channel();
   // As when the daemon dies.
   void Hangup();
+  // Hangs up, and its socket is not there until Appear.
+  void Disappear();
+  void Appear();
+  // Hangs up and waits until the worker is back.
+  void Restart();
+  // Dies at the next request of this type: before it has any effect, or instead of answering.
+  void DieAt(wire::Type type, bool before);
+  // Answers the next request of this type, one that is answered by a status, with DAEMON_STOPPING.
+  void StopAt(wire::Type type);
+
+  // From now on: what hellos promise (0, as at first: nothing) and, if not OK, are refused with.
+  void SetGrace(milliseconds grace);
+  void RefuseHellos(const Status& refusal);
+  // From now on hellos wait for their answer.
+  void HoldHellos(bool hold);
+  // Sets the second half of the tag's only extent free: the next allocation gets it.
+  void ShareExtents(const std::string& tag);
+  // Does not know the tag's segments any more.
+  void Lose(const std::string& tag);
+  Status UnmapAnywhere(OperationId operation, const std::vector<wire::Extent>& extents);
+  // How many workers it has taken in; Await blocks until there were so many.
+  size_t hellos();
+  void AwaitHellos(size_t count);
+  // How many requests of a type have come.
+  size_t requests(wire::Type type);
 
  private:
   struct Memory {
@@ -90,6 +124,10 @@ class FakeDaemon : private wire::Channel::Handler {
 
   void Accept();
   void Serve(UniqueFd socket);
+  Status TakeHello(const wire::Hello& hello, wire::HelloReply& reply) REQUIRES(mutex_);
+  // Whether to die now.
+  bool Dies(wire::Type type, bool before);
+  void Obey(const net::Frame& request);
   void OnRequest(net::Frame request) override;
   void OnAllocate(const net::Frame& request);
   template <typename Message, typename Keep>
@@ -109,11 +147,21 @@ class FakeDaemon : private wire::Channel::Handler {
   CondVar connected_;
   std::shared_ptr<wire::Channel> channel_ GUARDED_BY(mutex_);
   std::atomic<uint64_t> asleep_revision_{0};
+  size_t hellos_ GUARDED_BY(mutex_) = 0;
+  std::map<wire::Type, size_t> requests_ GUARDED_BY(mutex_);
+  std::optional<std::pair<wire::Type, bool>> die_at_ GUARDED_BY(mutex_);
+  std::optional<wire::Type> stop_at_ GUARDED_BY(mutex_);
+  std::atomic<bool> mute_{false};
+  milliseconds grace_ GUARDED_BY(mutex_){0};
+  Status refusal_ GUARDED_BY(mutex_);
+  std::set<SegmentId> segments_ GUARDED_BY(mutex_);  // allocated and not freed
   std::map<ExtentId, Memory> memory_ GUARDED_BY(mutex_);
   std::map<std::string, Bytes> arena_ends_ GUARDED_BY(mutex_);
   uint64_t last_id_ GUARDED_BY(mutex_) = 0;
   Bytes extent_size_ GUARDED_BY(mutex_) = kArena;
   bool free_names_extents_ GUARDED_BY(mutex_) = true;
+  wire::AsleepTags free_says_asleep_ GUARDED_BY(mutex_);
+  bool hold_hellos_ GUARDED_BY(mutex_) = false;
   wire::Hello hello_ GUARDED_BY(mutex_);
   wire::Quiesce quiesce_ GUARDED_BY(mutex_) = wire::Quiesce::kNone;
   std::string sleep_endpoint_ GUARDED_BY(mutex_);

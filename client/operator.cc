@@ -23,21 +23,33 @@ void Operator::Stop() {
 }
 
 void Operator::DropQueue() {
-  std::deque<net::Frame> dropped;  // descriptors are closed outside the lock
+  std::deque<Request> dropped;  // descriptors are closed outside the lock
   MutexLock lock(mutex_);
   dropped.swap(queue_);
 }
 
-void Operator::OnRequest(net::Frame request) {
+void Operator::OnRequest(const LinkPtr& link, net::Frame request) {
   if (static_cast<wire::Type>(request.type) == wire::Type::kCancel && !request.payload_missing) {
     const Result<wire::CancelRequest> cancel = wire::Decode<wire::CancelRequest>(request.payload);
-    if (!cancel.ok()) return connection_.End(cancel.status());
+    if (!cancel.ok()) return link->End(cancel.status());
     MarkCancelled(cancel->operation);
     guard_.Interrupt();
   }
   MutexLock lock(mutex_);
-  queue_.push_back(std::move(request));
+  queue_.push_back({link, std::move(request)});
   queued_.NotifyAll();
+}
+
+void Operator::OnBroken() {
+  DropQueue();
+  {
+    MutexLock lock(mutex_);
+    broken_ = true;
+    cancelled_.clear();  // the next daemon counts anew
+    cancelled_order_.clear();
+    queued_.NotifyAll();
+  }
+  guard_.Interrupt();
 }
 
 void Operator::OnClosed() {
@@ -49,9 +61,9 @@ void Operator::OnClosed() {
   guard_.Interrupt();
 }
 
-void Operator::NoteAsleep(const wire::AsleepTags& asleep) {
+void Operator::NoteAsleep(const wire::AsleepTags& asleep, uint64_t generation) {
   if (asleep.revision == 0) return;
-  guard_.SetAsleep(asleep);
+  guard_.SetAsleep(asleep, generation);
   if (!guard_.Running()) return;
   MutexLock lock(mutex_);
   awake_ = true;
@@ -61,72 +73,83 @@ void Operator::NoteAsleep(const wire::AsleepTags& asleep) {
 void Operator::Run() {
   thread_id_ = std::this_thread::get_id();
   for (;;) {
-    net::Frame request;
+    Request request;
     bool closed = false;
+    bool broken = false;
     bool awake = false;
     {
       MutexLock lock(mutex_);
-      while (queue_.empty() && !awake_ && !closed_ && !stopping_) queued_.Wait(mutex_);
+      while (queue_.empty() && !awake_ && !broken_ && !closed_ && !stopping_) queued_.Wait(mutex_);
       if (stopping_) return;
       closed = closed_;
+      broken = std::exchange(broken_, false);
       awake = std::exchange(awake_, false);
-      if (!closed && !awake) {
+      if (!closed && !broken && !awake) {
         request = std::move(queue_.front());
         queue_.pop_front();
       }
     }
-    if (closed) return AbandonOperations();
-    if (awake) {
+    if (closed) {
+      DropQueue();
+      guard_.Abandon(DropOperations());
+    } else if (broken) {
+      guard_.Disconnect(DropOperations());
+    }
+    if (closed || broken || awake) {
       if (guard_.Running()) hook_.EnsureRunning();
+      if (closed) return;
       continue;
     }
     Obey(std::move(request));
   }
 }
 
-void Operator::Obey(net::Frame request) {
-  if (request.payload_missing) {
-    if (static_cast<wire::Type>(request.type) == wire::Type::kCancel) {
-      return connection_.Answer(request, wire::CancelReply{net::DescriptorsMissing(), {}});
+void Operator::Obey(Request request) {
+  const auto answer = [&](const auto& reply) { request.link->Answer(request.frame, reply); };
+  const auto type = static_cast<wire::Type>(request.frame.type);
+  if (request.frame.payload_missing) {
+    if (type == wire::Type::kCancel) {
+      return answer(wire::CancelReply{net::DescriptorsMissing(), {}});
     }
-    return connection_.Answer(request, wire::StatusReply{net::DescriptorsMissing()});
+    return answer(wire::StatusReply{net::DescriptorsMissing()});
   }
-  switch (static_cast<wire::Type>(request.type)) {
+  switch (type) {
     case wire::Type::kQuiesce:
-      return Step(std::move(request), &Operator::QuiesceStep);
+      return Step(request, &Operator::QuiesceStep);
     case wire::Type::kUnmap:
-      return Step(std::move(request), &Operator::UnmapStep);
+      return Step(request, &Operator::UnmapStep);
     case wire::Type::kMap:
-      return Step(std::move(request), &Operator::MapStep);
+      return Step(request, &Operator::MapStep);
     case wire::Type::kResume: {
-      const Result<wire::ResumeRequest> resume = wire::Decode<wire::ResumeRequest>(request.payload);
-      if (!resume.ok()) return connection_.End(resume.status());
-      return connection_.Answer(request, wire::StatusReply{ResumeStep(*resume)});
+      const auto resume = wire::Decode<wire::ResumeRequest>(request.frame.payload);
+      if (!resume.ok()) return request.link->End(resume.status());
+      return answer(wire::StatusReply{ResumeStep(*resume, *request.link)});
     }
     case wire::Type::kCancel:
       // Marked when it arrived; by now no step of the operation is running.
-      return connection_.Answer(request, wire::CancelReply{Status::Ok(), arenas_.Mapped()});
+      return answer(wire::CancelReply{Status::Ok(), arenas_.Mapped()});
     default:
-      return connection_.Answer(request,
-                                wire::StatusReply{Status(Code::kUnimplemented, "UNKNOWN_REQUEST",
-                                                         "the worker does not know this request")
-                                                      .With("type", request.type)});
+      return answer(wire::StatusReply{Status(Code::kUnimplemented, "UNKNOWN_REQUEST",
+                                             "the worker does not know this request")
+                                          .With("type", request.frame.type)});
   }
 }
 
-template <typename Request>
-void Operator::Step(net::Frame request, Status (Operator::*obey)(const Request&, net::Frame&)) {
-  const Result<Request> decoded = wire::Decode<Request>(request.payload);
-  if (!decoded.ok()) return connection_.End(decoded.status());
-  const Status status = Cancelled(decoded->operation) ? CancelledStatus(decoded->operation)
-                                                      : (this->*obey)(*decoded, request);
-  request.fds.clear();  // before the answer: it says that nothing is held that should not be
-  connection_.Answer(request, wire::StatusReply{status});
+template <typename Message>
+void Operator::Step(Request& request, Status (Operator::*obey)(const Message&, Request&)) {
+  const Result<Message> decoded = wire::Decode<Message>(request.frame.payload);
+  if (!decoded.ok()) return request.link->End(decoded.status());
+  const Status status = Cancelled(decoded->operation, *request.link)
+                            ? CancelledStatus(decoded->operation)
+                            : (this->*obey)(*decoded, request);
+  request.frame.fds.clear();  // before the answer: it says that nothing is held that should not be
+  request.link->Answer(request.frame, wire::StatusReply{status});
 }
 
-Status Operator::QuiesceStep(const wire::QuiesceRequest& request, net::Frame&) {
-  const OperationId operation = request.operation;
-  TORPOR_RETURN_IF_ERROR(guard_.Quiet(operation, [&] { return Cancelled(operation); }));
+Status Operator::QuiesceStep(const wire::QuiesceRequest& message, Request& request) {
+  const OperationId operation = message.operation;
+  TORPOR_RETURN_IF_ERROR(
+      guard_.Quiet(operation, [&] { return Cancelled(operation, *request.link); }));
   Status status = hook_.EnsurePaused();
   if (status.ok()) status = Synchronize();
   if (status.ok()) {
@@ -145,33 +168,48 @@ Status Operator::Synchronize() {
   return status;
 }
 
-Status Operator::UnmapStep(const wire::UnmapRequest& request, net::Frame&) {
-  const std::shared_ptr<Arena> arena = arenas_.Find(request.tag);
-  if (arena == nullptr) return Status::Ok();
-  if (quiet_.count(request.operation) > 0) {
-    std::set<ExtentId>& to_unmap = to_unmap_[request.tag];
-    for (const wire::Extent& extent : request.extents) to_unmap.insert(extent.id);
+Status Operator::UnmapStep(const wire::UnmapRequest& message, Request& request) {
+  const Link& link = *request.link;
+  if (!message.tag.empty()) {
+    const std::shared_ptr<Arena> arena = arenas_.Find(message.tag);
+    if (arena == nullptr) return Status::Ok();
+    return UnmapIn(*arena, message.tag, message.extents, message.operation, link);
+  }
+  for (const auto& [tag, arena] : arenas_.All()) {
+    const std::vector<wire::Extent> held = arena->HeldOf(message.extents);
+    if (held.empty()) continue;
+    TORPOR_RETURN_IF_ERROR(UnmapIn(*arena, tag, held, message.operation, link));
+  }
+  return Status::Ok();
+}
+
+Status Operator::UnmapIn(Arena& arena, const std::string& tag,
+                         const std::vector<wire::Extent>& extents, OperationId operation,
+                         const Link& link) {
+  if (quiet_.count(operation) > 0) {
+    std::set<ExtentId>& to_unmap = to_unmap_[tag];
+    for (const wire::Extent& extent : extents) to_unmap.insert(extent.id);
   } else if (unsynchronized_free_) {
     // Without a Quiesce it is memory that nobody has seen yet, or that was freed.
-    const OperationId operation = request.operation;
-    TORPOR_RETURN_IF_ERROR(guard_.Quiet(operation, [&] { return Cancelled(operation); }));
+    TORPOR_RETURN_IF_ERROR(guard_.Quiet(operation, [&] { return Cancelled(operation, link); }));
     const Status synchronized = Synchronize();
     guard_.Release(operation);
     TORPOR_RETURN_IF_ERROR(synchronized);
   }
-  return arena->Unmap(request.extents);
+  return arena.Unmap(extents);
 }
 
-Status Operator::MapStep(const wire::MapRequest& request, net::Frame& frame) {
-  TORPOR_ASSIGN_OR_RETURN(const std::shared_ptr<Arena> arena, arenas_.Get(request.tag));
-  return arena->Map(request.extents, std::move(frame.fds));
+Status Operator::MapStep(const wire::MapRequest& message, Request& request) {
+  TORPOR_ASSIGN_OR_RETURN(const std::shared_ptr<Arena> arena, arenas_.Get(message.tag));
+  return arena->Map(message.extents, std::move(request.frame.fds));
 }
 
-Status Operator::ResumeStep(const wire::ResumeRequest& request) {
-  guard_.SetAsleep(request.asleep);
+Status Operator::ResumeStep(const wire::ResumeRequest& request, const Link& link) {
+  guard_.SetAsleep(request.asleep, link.generation());
+  guard_.Mend();
   // A roll back is an operation of its own: its Resume also ends the one that was cancelled.
   for (auto operation = quiet_.begin(); operation != quiet_.end();) {
-    if (*operation == request.operation || Cancelled(*operation)) {
+    if (*operation == request.operation || Cancelled(*operation, link)) {
       guard_.Release(*operation);
       operation = quiet_.erase(operation);
     } else {
@@ -183,20 +221,18 @@ Status Operator::ResumeStep(const wire::ResumeRequest& request) {
   return Status::Ok();
 }
 
-void Operator::AbandonOperations() {
-  DropQueue();
+std::vector<std::string> Operator::DropOperations() {
   const std::vector<ExtentId> all_mapped = arenas_.Mapped();
   const std::set<ExtentId> mapped(all_mapped.begin(), all_mapped.end());
-  std::vector<std::string> asleep;
+  std::vector<std::string> torn;
   for (const auto& [tag, extents] : to_unmap_) {
     if (!std::includes(mapped.begin(), mapped.end(), extents.begin(), extents.end())) {
-      asleep.push_back(tag);
+      torn.push_back(tag);
     }
   }
   to_unmap_.clear();
   quiet_.clear();
-  guard_.Abandon(asleep);
-  if (guard_.Running()) hook_.EnsureRunning();
+  return torn;
 }
 
 void Operator::MarkCancelled(OperationId operation) {
@@ -208,7 +244,8 @@ void Operator::MarkCancelled(OperationId operation) {
   cancelled_order_.pop_front();
 }
 
-bool Operator::Cancelled(OperationId operation) const {
+bool Operator::Cancelled(OperationId operation, const Link& link) const {
+  if (!link.Gone().ok()) return true;
   MutexLock lock(mutex_);
   return stopping_ || closed_ || cancelled_.count(operation) > 0;
 }

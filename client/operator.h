@@ -24,15 +24,14 @@ namespace torpor::client {
 // operation. The socket thread only queues for it and marks what was cancelled.
 //
 // A Quiesce that fails leaves the worker running; one that succeeds keeps it quiet until the
-// operation's Resume or, if it was cancelled, any Resume. When the connection ends, an operation
-// that was under way ends as well: work goes on, except where it needs a tag that the operation has
-// unmapped.
+// operation's Resume or, if it was cancelled, any Resume. When a link ends, an operation that was
+// under way ends as well: work goes on, except where it needs a tag that the operation has
+// unmapped, which the next daemon mends before its first Resume.
 class Operator : public Connection::Handler {
  public:
   // All must outlive the operator.
-  Operator(Driver& driver, WorkGuard& guard, PauseHook& hook, ArenaSet& arenas,
-           Connection& connection)
-      : driver_(driver), guard_(guard), hook_(hook), arenas_(arenas), connection_(connection) {}
+  Operator(Driver& driver, WorkGuard& guard, PauseHook& hook, ArenaSet& arenas)
+      : driver_(driver), guard_(guard), hook_(hook), arenas_(arenas) {}
   ~Operator() override { Stop(); }
 
   void Start();
@@ -45,37 +44,46 @@ class Operator : public Connection::Handler {
   // A segment was freed, and nobody has synchronized the device since: an operation of the daemon
   // will unmap it.
   void NoteUnsynchronizedFree() { unsynchronized_free_ = true; }
-  // What sleeps was freed: perhaps nothing does any more.
-  void NoteAsleep(const wire::AsleepTags& asleep);
+  // What sleeps was freed: perhaps nothing does any more. `generation`: of the link that says so.
+  void NoteAsleep(const wire::AsleepTags& asleep, uint64_t generation);
 
-  void OnRequest(net::Frame request) override;
+  void OnRequest(const LinkPtr& link, net::Frame request) override;
+  void OnBroken() override;
   void OnClosed() override;
 
  private:
+  struct Request {
+    LinkPtr link;
+    net::Frame frame;
+  };
+
   // How many cancelled operations are remembered: more than a daemon has under way.
   static constexpr size_t kCancelledKept = 1024;
 
   void Run();
-  void Obey(net::Frame request);
-  template <typename Request>
-  void Step(net::Frame request, Status (Operator::*obey)(const Request&, net::Frame&));
-  Status QuiesceStep(const wire::QuiesceRequest& request, net::Frame& frame);
-  Status UnmapStep(const wire::UnmapRequest& request, net::Frame& frame);
-  Status MapStep(const wire::MapRequest& request, net::Frame& frame);
-  Status ResumeStep(const wire::ResumeRequest& request);
+  void Obey(Request request);
+  template <typename Message>
+  void Step(Request& request, Status (Operator::*obey)(const Message&, Request&));
+  Status QuiesceStep(const wire::QuiesceRequest& message, Request& request);
+  Status UnmapStep(const wire::UnmapRequest& message, Request& request);
+  Status UnmapIn(Arena& arena, const std::string& tag, const std::vector<wire::Extent>& extents,
+                 OperationId operation, const Link& link);
+  Status MapStep(const wire::MapRequest& message, Request& request);
+  Status ResumeStep(const wire::ResumeRequest& request, const Link& link);
   Status Synchronize();
-  void AbandonOperations();
+  // Ends what was under way; returns the tags that it has unmapped in part.
+  std::vector<std::string> DropOperations();
   void DropQueue();
 
   void MarkCancelled(OperationId operation);
-  bool Cancelled(OperationId operation) const;
+  // Cancelled by the daemon, or with its link.
+  bool Cancelled(OperationId operation, const Link& link) const;
   static Status CancelledStatus(OperationId operation);
 
   Driver& driver_;
   WorkGuard& guard_;
   PauseHook& hook_;
   ArenaSet& arenas_;
-  Connection& connection_;
   std::thread thread_;
 
   std::atomic<std::thread::id> thread_id_{};
@@ -89,8 +97,9 @@ class Operator : public Connection::Handler {
 
   mutable Mutex mutex_;  // may be taken under the work guard's own mutex, never the other way
   CondVar queued_;
-  std::deque<net::Frame> queue_ GUARDED_BY(mutex_);
+  std::deque<Request> queue_ GUARDED_BY(mutex_);
   bool awake_ GUARDED_BY(mutex_) = false;  // to be looked at: the application may run
+  bool broken_ GUARDED_BY(mutex_) = false;  // to be dealt with before what is queued
   bool closed_ GUARDED_BY(mutex_) = false;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::set<OperationId> cancelled_ GUARDED_BY(mutex_);

@@ -1,21 +1,18 @@
 #include "client/session.h"
 
-#include <poll.h>
-
-#include <atomic>
-#include <cerrno>
-#include <cstdio>
-#include <iterator>
-#include <map>
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "client/arena.h"
 #include "client/connection.h"
 #include "client/fork_watch.h"
 #include "client/operator.h"
+#include "client/reclaimer.h"
+#include "client/reconnect.h"
+#include "client/segments.h"
 #include "client/work_guard.h"
 #include "lib/base/mutex.h"
-#include "lib/net/frame.h"
 #include "lib/net/unix_socket.h"
 
 namespace torpor::client {
@@ -25,73 +22,61 @@ constexpr seconds kHelloTimeout{30};
 // What the daemon gets beyond a caller's own timeout before it counts as silent.
 constexpr seconds kAnswerGrace{10};
 
-std::optional<TimePoint> AnswerDeadline(int64_t timeout_ms) {
-  // Beyond a year: none, and no overflow.
-  if (timeout_ms <= 0 || timeout_ms > int64_t{365} * 24 * 3600 * 1000) return std::nullopt;
-  return Clock::Real().Now() + milliseconds(timeout_ms) + kAnswerGrace;
-}
-
-Status UnknownAddress(DeviceAddress address) {
-  char text[24];
-  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(address.value()));
-  return NotFound("UNKNOWN_ADDRESS", std::string("no segment at ") + text).With("address", text);
-}
-
-// Of a connection that broke before the daemon had answered.
-Status Gone(const Status& broken) {
-  if (broken.code() != Code::kUnavailable) return broken;
-  return Unavailable("DAEMON_GONE", "the daemon ended while a session was opened")
-      .With("cause", broken.reason());
-}
-
-Result<wire::HelloReply> SayHello(int socket, const Session::Options& options) {
-  const wire::Hello hello{options.name, options.device_uuid, options.quiesce, options.reservation};
-  if (const Status sent =
-          net::SendFrame(socket, static_cast<uint16_t>(wire::Type::kHello), 0, wire::Encode(hello));
-      !sent.ok()) {
-    return Gone(sent);
+// A caller's timeout, over all the daemons that its request is put to.
+class Timeout {
+ public:
+  // 0 or less, or beyond a year (no overflow): none.
+  explicit Timeout(int64_t timeout_ms) : timeout_ms_(timeout_ms) {
+    if (timeout_ms <= 0 || timeout_ms > int64_t{365} * 24 * 3600 * 1000) return;
+    deadline_ = Clock::Real().Now() + milliseconds(timeout_ms);
   }
-  pollfd readable{socket, POLLIN, 0};
-  const TimePoint deadline = Clock::Real().Now() + kHelloTimeout;
-  for (;;) {
-    const auto left =
-        std::chrono::duration_cast<milliseconds>(deadline - Clock::Real().Now()).count();
-    const int ready = left > 0 ? ::poll(&readable, 1, static_cast<int>(left)) : 0;
-    if (ready > 0) break;
-    if (ready == 0) {
-      return DeadlineExceeded("DAEMON_SILENT", "the daemon has not answered a hello")
-          .With("timeout_s", kHelloTimeout.count());
+  // For the next daemon.
+  int64_t LeftMs() const {
+    if (!deadline_) return timeout_ms_;
+    if (first_) {
+      first_ = false;
+      return timeout_ms_;
     }
-    if (errno != EINTR) return ErrnoStatus(errno, "wait for the daemon");
+    const auto left = std::chrono::ceil<milliseconds>(*deadline_ - Clock::Real().Now()).count();
+    return std::max<int64_t>(left, 1);  // 0 would be none
   }
-  const Result<net::Frame> answer = net::ReceiveFrame(socket);
-  if (!answer.ok()) return Gone(answer.status());
-  if (answer->type != wire::Answer(wire::Type::kHello)) {
-    return InvalidArgument("BAD_FRAME", "the daemon's first frame does not answer the hello")
-        .With("type", answer->type);
-  }
-  TORPOR_ASSIGN_OR_RETURN(wire::HelloReply reply, wire::Decode<wire::HelloReply>(answer->payload));
-  TORPOR_RETURN_IF_ERROR(reply.status);
-  return reply;
+  const std::optional<TimePoint>& deadline() const { return deadline_; }
+
+ private:
+  const int64_t timeout_ms_;
+  std::optional<TimePoint> deadline_;
+  mutable bool first_ = true;
+};
+
+wire::Hello FirstHello(const Session::Options& options) {
+  wire::Hello hello;
+  hello.name = options.name;
+  hello.device_uuid = options.device_uuid;
+  hello.quiesce = options.quiesce;
+  hello.reservation = options.reservation;
+  return hello;
 }
 
 }  // namespace
 
-class Session::Impl {
+class Session::Impl : private Reconnector::Worker {
  public:
-  Impl(const Options& options, wire::HelloReply hello, std::shared_ptr<Driver> driver,
-       UniqueFd socket)
+  Impl(const Options& options, wire::HelloReply hello, std::shared_ptr<Driver> driver, LinkPtr link)
       : hello_(std::move(hello)),
         driver_(std::move(driver)),
         arenas_(*driver_, hello_.arena_size),
-        connection_(std::move(socket)),
-        operator_(*driver_, guard_, hook_, arenas_, connection_),
-        quiesce_(options.quiesce) {
+        reclaimer_(*driver_, guard_, arenas_, segments_, link),
+        said_(FirstHello(options)),
+        quiesce_(options.quiesce),
+        operator_(*driver_, guard_, hook_, arenas_),
+        reconnector_(options.socket_path, hello_, *this),
+        connection_(std::move(link)) {
     operator_.Start();
-    connection_.Start(operator_);
+    connection_.Start(operator_, reconnector_);
   }
 
-  ~Impl() {
+  ~Impl() override {
+    connection_.GiveUpReconnecting();  // a callback may be waiting for it
     operator_.Stop();
     (void)driver_->Synchronize();
     arenas_.Clear();
@@ -109,7 +94,7 @@ class Session::Impl {
   Status SetQuiesce(wire::Quiesce quiesce);
   Status SetSleepEndpoint(const std::string& endpoint);
   template <typename Request>
-  Result<wire::SleepReply> Operate(wire::Type type, const Request& request);
+  Result<wire::SleepReply> Operate(wire::Type type, Request request);
   Result<wire::UsageReply> Usage();
   Status ReportUsage(Bytes live, Bytes reserved);
 
@@ -118,42 +103,83 @@ class Session::Impl {
   bool InCallback() const { return operator_.OnOperatorThread(); }
 
  private:
-  struct Segment {
-    SegmentId id;
-    std::string tag;
-    Bytes size{};
-  };
-  // Extents of a freed segment that are still mapped here.
-  struct Leftover {
-    SegmentId segment;
-    std::string tag;
-    std::vector<wire::Extent> extents;
-    bool tell_daemon = true;  // it waits for Freed
-  };
+  wire::Hello MakeHello(uint64_t generation) override;
+  void OnWelcome(const LinkPtr& link, const wire::HelloReply& reply) override;
 
-  Result<DeviceAddress> MapSegment(const std::string& tag, WithFds<wire::AllocateReply>& reply);
-  void Forget(const std::string& tag, const wire::AllocateReply& reply);
+  Result<std::optional<DeviceAddress>> TryAllocate(const std::string& tag,
+                                                   Received<wire::AllocateReply>& reply,
+                                                   Segments::Allocation& allocation);
+  Result<DeviceAddress> MapSegment(const std::string& tag, Received<wire::AllocateReply>& reply);
+  void Forget(const Segment& segment, const std::vector<wire::Extent>& extents);
   Status FreeSegment(DeviceAddress address, const Segment& segment);
-  void Keep(Leftover leftover);
-  Status Reclaim();
+  void NoteLost();
   Status TellQuiesce(wire::Quiesce quiesce);
+  template <typename Reply, typename Request>
+  Result<Reply> Ask(wire::Type type, const Request& request);
 
   const wire::HelloReply hello_;
   const std::shared_ptr<Driver> driver_;
   WorkGuard guard_;
   PauseHook hook_;
   ArenaSet arenas_;
-  Connection connection_;
-  Operator operator_;
+  Segments segments_;
+  Reclaimer reclaimer_;
 
-  mutable Mutex mutex_;
-  std::map<DeviceAddress, Segment> segments_ GUARDED_BY(mutex_);
-  std::vector<Leftover> leftovers_ GUARDED_BY(mutex_);
-  std::atomic<bool> has_leftovers_{false};  // spares WorkEnd the mutex
+  Mutex said_mutex_;  // for moments only
+  // What a daemon that is started again is told: what the last one was, or is just being told.
+  wire::Hello said_ GUARDED_BY(said_mutex_);
+  std::string said_endpoint_ GUARDED_BY(said_mutex_);
 
   Mutex quiesce_mutex_;  // what the daemon is told follows the order of calls
   wire::Quiesce quiesce_ GUARDED_BY(quiesce_mutex_);
+  Mutex endpoint_mutex_;  // likewise
+
+  Operator operator_;
+  Reconnector reconnector_;
+  Connection connection_;  // its thread uses everything above
 };
+
+wire::Hello Session::Impl::MakeHello(uint64_t generation) {
+  wire::Hello hello;
+  {
+    MutexLock lock(said_mutex_);
+    hello = said_;
+  }
+  hello.segments = segments_.ForHello(generation);
+  // The daemon will unmap what is not named, and nobody may have synchronized since it was freed.
+  operator_.NoteUnsynchronizedFree();
+  return hello;
+}
+
+void Session::Impl::OnWelcome(const LinkPtr& link, const wire::HelloReply& reply) {
+  for (const Segment& segment : segments_.MarkLost(reply.lost)) {
+    const std::shared_ptr<Arena> arena = arenas_.Find(segment.tag);
+    if (arena != nullptr) arena->Own(segment.offset, segment.size);
+  }
+  NoteLost();
+  reclaimer_.OnWelcome(link);
+  MutexLock lock(said_mutex_);
+  if (!said_endpoint_.empty()) {
+    link->Tell(wire::Type::kSetSleepEndpoint, wire::SetSleepEndpoint{said_endpoint_});
+  }
+}
+
+// Keeps work from what was lost while it had no memory.
+void Session::Impl::NoteLost() {
+  std::set<std::string> tags;
+  for (const Segment& segment : segments_.Lost()) {
+    const std::shared_ptr<Arena> arena = arenas_.Find(segment.tag);
+    if (arena == nullptr || !arena->Covers(segment.offset, segment.size)) tags.insert(segment.tag);
+  }
+  guard_.SetLost(std::move(tags));
+}
+
+template <typename Reply, typename Request>
+Result<Reply> Session::Impl::Ask(wire::Type type, const Request& request) {
+  TORPOR_ASSIGN_OR_RETURN(Received<Reply> reply, connection_.Ask<Reply>(type, request));
+  TORPOR_RETURN_IF_ERROR(reply.message.status);
+  return std::move(reply.message);
+}
 
 // Waits for others, who may wait for this thread to leave the work guard or a callback.
 Status Session::Impl::CheckMayWait() const {
@@ -174,64 +200,69 @@ Result<DeviceAddress> Session::Impl::Allocate(const std::string& tag, Bytes size
     return InvalidArgument("EMPTY_ALLOCATION", "an allocation of 0 bytes")
         .With("requested_bytes", 0);
   }
-  TORPOR_ASSIGN_OR_RETURN(WithFds<wire::AllocateReply> reply,
-                          connection_.AskForFds<wire::AllocateReply>(
-                              wire::Type::kAllocate, wire::Allocate{tag, size, timeout_ms}));
-  TORPOR_RETURN_IF_ERROR(reply.message.status);
-  Result<DeviceAddress> address = MapSegment(tag, reply);
-  const Result<wire::StatusReply> told = connection_.Ask<wire::StatusReply>(
-      wire::Type::kAllocated, wire::Allocated{reply.message.segment, address.status()});
-  if (!address.ok()) return address.status();
-  const Status accepted = told.ok() ? told->status : told.status();
-  if (!accepted.ok()) {
-    Forget(tag, reply.message);
-    return accepted;
+  const Timeout timeout(timeout_ms);
+  for (;;) {
+    Result<std::optional<DeviceAddress>> address = std::optional<DeviceAddress>();
+    {
+      Segments::Allocation allocation(segments_, tag);
+      Result<Received<wire::AllocateReply>> reply = connection_.AskMade<wire::AllocateReply>(
+          wire::Type::kAllocate, [&] { return wire::Allocate{tag, size, timeout.LeftMs()}; },
+          {timeout.deadline(), std::nullopt});
+      address = reply.ok() ? TryAllocate(tag, *reply, allocation) : reply.status();
+    }
+    reclaimer_.OnAllocationEnd();
+    TORPOR_RETURN_IF_ERROR(address.status());
+    if (address->has_value()) return **address;
   }
-  MutexLock lock(mutex_);
-  segments_[*address] = Segment{reply.message.segment, tag, reply.message.size};
-  return address;
+}
+
+// Nothing: the daemon ended before it took note, and its next life knows nothing of this.
+Result<std::optional<DeviceAddress>> Session::Impl::TryAllocate(
+    const std::string& tag, Received<wire::AllocateReply>& reply,
+    Segments::Allocation& allocation) {
+  const wire::AllocateReply& given = reply.message;
+  TORPOR_RETURN_IF_ERROR(given.status);
+  if (!allocation.MayMap(reply.link->generation())) return std::optional<DeviceAddress>();
+  const Result<DeviceAddress> address = MapSegment(tag, reply);
+  const auto told = Connection::AskOn<wire::StatusReply>(
+      reply.link, wire::Type::kAllocated, wire::Allocated{given.segment, address.status()});
+  if (!address.ok()) return address.status();
+  const Segment segment{given.segment, tag, given.offset, given.size};
+  const Status accepted = told.ok() ? told->message.status : told.status();
+  if (accepted.ok() && allocation.Commit(*address, segment)) return std::make_optional(*address);
+  Forget(segment, given.extents);
+  if (!told.ok() && !Connection::Broken(told.status())) return told.status();
+  if (told.ok() && !told->message.status.ok()) return told->message.status;
+  return std::optional<DeviceAddress>();
 }
 
 Result<DeviceAddress> Session::Impl::MapSegment(const std::string& tag,
-                                                WithFds<wire::AllocateReply>& reply) {
-  const wire::AllocateReply& segment = reply.message;
-  if (segment.offset < Bytes(0) || segment.size <= Bytes(0) || segment.size > hello_.arena_size ||
-      segment.offset > hello_.arena_size - segment.size) {
+                                                Received<wire::AllocateReply>& reply) {
+  const wire::AllocateReply& given = reply.message;
+  if (given.offset < Bytes(0) || given.size <= Bytes(0) || given.size > hello_.arena_size ||
+      given.offset > hello_.arena_size - given.size) {
     return InvalidArgument("BAD_EXTENT", "the segment lies outside its arena")
-        .With("offset", segment.offset.value())
-        .With("size", segment.size.value());
+        .With("offset", given.offset.value())
+        .With("size", given.size.value());
   }
   TORPOR_ASSIGN_OR_RETURN(const std::shared_ptr<Arena> arena, arenas_.Get(tag));
-  const Status mapped = arena->Map(segment.extents, std::move(reply.fds));
+  const Status mapped = arena->Map(given.extents, std::move(reply.fds));
   if (!mapped.ok()) {
-    Forget(tag, segment);
+    Forget(Segment{given.segment, tag, given.offset, given.size}, given.extents);
     return mapped;
   }
-  return arena->address() + segment.offset;
+  return arena->address() + given.offset;
 }
 
 // Unmaps a segment that nobody has seen.
-void Session::Impl::Forget(const std::string& tag, const wire::AllocateReply& reply) {
-  const std::shared_ptr<Arena> arena = arenas_.Find(tag);
-  if (arena == nullptr || arena->Unmap(reply.extents).ok()) return;
-  Keep(Leftover{reply.segment, tag, reply.extents, false});
-}
-
-void Session::Impl::Keep(Leftover leftover) {
-  MutexLock lock(mutex_);
-  leftovers_.push_back(std::move(leftover));
-  has_leftovers_ = true;
+void Session::Impl::Forget(const Segment& segment, const std::vector<wire::Extent>& extents) {
+  const std::shared_ptr<Arena> arena = arenas_.Find(segment.tag);
+  if (arena == nullptr || arena->Unmap(extents).ok()) return;
+  reclaimer_.Keep({segment, extents, nullptr});
 }
 
 Status Session::Impl::Free(DeviceAddress address) {
-  Segment segment;
-  {
-    MutexLock lock(mutex_);
-    const auto found = segments_.find(address);
-    if (found == segments_.end()) return UnknownAddress(address);
-    segment = std::move(found->second);
-    segments_.erase(found);
-  }
+  TORPOR_ASSIGN_OR_RETURN(const Segment segment, segments_.Take(address));
   if (guard_.Defer([this, address, segment] { (void)FreeSegment(address, segment); })) {
     return Status::Ok();
   }
@@ -239,66 +270,38 @@ Status Session::Impl::Free(DeviceAddress address) {
 }
 
 Status Session::Impl::FreeSegment(DeviceAddress address, const Segment& segment) {
-  const Result<wire::FreeReply> reply =
-      connection_.Ask<wire::FreeReply>(wire::Type::kFree, wire::Free{segment.id});
+  if (segment.lost) {
+    segments_.Forget(address, segment.id);
+    NoteLost();
+    reclaimer_.Keep({segment, {}, nullptr});
+    return reclaimer_.Reclaim();
+  }
+  const auto reply = connection_.Ask<wire::FreeReply>(wire::Type::kFree, wire::Free{segment.id});
   if (!reply.ok()) {
     // Still mapped and still a segment: nobody heard of its end.
-    MutexLock lock(mutex_);
-    segments_[address] = segment;
+    segments_.PutBack(address, segment);
     return reply.status();
   }
-  TORPOR_RETURN_IF_ERROR(reply->status);
-  if (reply->unmap.empty()) {
+  segments_.Forget(address, segment.id);
+  const wire::FreeReply& freed = reply->message;
+  if (freed.status.reason() == "UNKNOWN_SEGMENT" && reply->link->generation() > 1) {
+    // An earlier daemon heard of the free, or this one has not found the segment in the hello.
+    reclaimer_.Keep({segment, {}, nullptr});
+    return reclaimer_.Reclaim();
+  }
+  TORPOR_RETURN_IF_ERROR(freed.status);
+  if (freed.unmap.empty()) {
     operator_.NoteUnsynchronizedFree();
-    operator_.NoteAsleep(reply->asleep);
+    operator_.NoteAsleep(freed.asleep, reply->link->generation());
     return Status::Ok();
   }
-  Keep(Leftover{segment.id, segment.tag, reply->unmap});
-  return Reclaim();
-}
-
-// Unmaps what is left over, once no thread is inside the work guard: a synchronize would break the
-// graph capture that it may be doing. The last one to leave the guard tries again.
-Status Session::Impl::Reclaim() {
-  if (!has_leftovers_ || !guard_.TryExclude()) return Status::Ok();
-  std::vector<Leftover> leftovers;
-  {
-    MutexLock lock(mutex_);
-    leftovers.swap(leftovers_);
-    has_leftovers_ = false;
-  }
-  std::vector<SegmentId> freed;
-  Status first = driver_->Synchronize();
-  const bool synchronized = first.ok();
-  for (Leftover& leftover : leftovers) {
-    const std::shared_ptr<Arena> arena = arenas_.Find(leftover.tag);
-    const Status unmapped =
-        synchronized && arena != nullptr ? arena->Unmap(leftover.extents) : first;
-    if (first.ok()) first = unmapped;
-    if (!unmapped.ok()) {
-      Keep(std::move(leftover));
-    } else if (leftover.tell_daemon) {
-      freed.push_back(leftover.segment);
-    }
-  }
-  guard_.EndExclude();
-  for (const SegmentId segment : freed) {
-    const auto reply = connection_.Ask<wire::StatusReply>(wire::Type::kFreed, wire::Freed{segment});
-    const Status told = reply.ok() ? reply->status : reply.status();
-    if (first.ok()) first = told;
-  }
-  // While a thread captures a graph, waiting is all that is wrong.
-  return first.reason() == "STREAM_CAPTURE_ACTIVE" ? Status::Ok() : first;
+  reclaimer_.Keep({segment, freed.unmap, reply->link});
+  return reclaimer_.Reclaim();
 }
 
 Result<SegmentInfo> Session::Impl::Find(DeviceAddress address) const {
-  MutexLock lock(mutex_);
-  auto next = segments_.upper_bound(address);
-  if (next == segments_.begin()) return UnknownAddress(address);
-  const auto& [start, segment] = *std::prev(next);
-  // Unsigned: an address may be further off than Bytes can tell.
-  if (address.value() - start.value() >= segment.size.size()) return UnknownAddress(address);
-  return SegmentInfo{start, segment.size, segment.tag};
+  TORPOR_ASSIGN_OR_RETURN(const auto found, segments_.Find(address));
+  return SegmentInfo{found.first, found.second.size, found.second.tag};
 }
 
 Status Session::Impl::WorkBegin(const std::vector<std::string>& tags,
@@ -317,7 +320,7 @@ Status Session::Impl::WorkBegin(const std::vector<std::string>& tags,
 
 Status Session::Impl::WorkEnd() {
   TORPOR_RETURN_IF_ERROR(guard_.End());
-  if (has_leftovers_) (void)Reclaim();
+  if (reclaimer_.Any()) (void)reclaimer_.Reclaim();
   return Status::Ok();
 }
 
@@ -341,41 +344,54 @@ Status Session::Impl::SetQuiesce(wire::Quiesce quiesce) {
 }
 
 Status Session::Impl::TellQuiesce(wire::Quiesce quiesce) {
-  TORPOR_ASSIGN_OR_RETURN(
-      const wire::StatusReply reply,
-      connection_.Ask<wire::StatusReply>(wire::Type::kSetQuiesce, wire::SetQuiesce{quiesce}));
-  return reply.status;
+  const auto say = [&](wire::Quiesce what) {
+    MutexLock lock(said_mutex_);
+    return std::exchange(said_.quiesce, what);
+  };
+  const wire::Quiesce before = say(quiesce);
+  Status told =
+      Ask<wire::StatusReply>(wire::Type::kSetQuiesce, wire::SetQuiesce{quiesce}).status();
+  if (!told.ok()) say(before);
+  return told;
 }
 
 Status Session::Impl::SetSleepEndpoint(const std::string& endpoint) {
-  TORPOR_ASSIGN_OR_RETURN(const wire::StatusReply reply,
-                          connection_.Ask<wire::StatusReply>(wire::Type::kSetSleepEndpoint,
-                                                             wire::SetSleepEndpoint{endpoint}));
-  return reply.status;
+  MutexLock order(endpoint_mutex_);
+  const auto say = [&](std::string what) {
+    MutexLock lock(said_mutex_);
+    return std::exchange(said_endpoint_, std::move(what));
+  };
+  std::string before = say(endpoint);
+  Status told =
+      Ask<wire::StatusReply>(wire::Type::kSetSleepEndpoint, wire::SetSleepEndpoint{endpoint})
+          .status();
+  if (!told.ok()) say(std::move(before));
+  return told;
 }
 
 template <typename Request>
-Result<wire::SleepReply> Session::Impl::Operate(wire::Type type, const Request& request) {
+Result<wire::SleepReply> Session::Impl::Operate(wire::Type type, Request request) {
   TORPOR_RETURN_IF_ERROR(CheckMayWait());
+  const Timeout timeout(request.timeout_ms);
+  std::optional<TimePoint> answer = timeout.deadline();
+  if (answer) *answer += kAnswerGrace;
+  const auto make = [&]() -> const Request& {
+    request.timeout_ms = timeout.LeftMs();
+    return request;
+  };
   TORPOR_ASSIGN_OR_RETURN(
-      wire::SleepReply reply,
-      connection_.Ask<wire::SleepReply>(type, request, AnswerDeadline(request.timeout_ms)));
-  TORPOR_RETURN_IF_ERROR(reply.status);
-  return reply;
+      Received<wire::SleepReply> reply,
+      connection_.AskMade<wire::SleepReply>(type, make, {timeout.deadline(), answer}));
+  TORPOR_RETURN_IF_ERROR(reply.message.status);
+  return std::move(reply.message);
 }
 
 Result<wire::UsageReply> Session::Impl::Usage() {
-  TORPOR_ASSIGN_OR_RETURN(wire::UsageReply reply,
-                          connection_.Ask<wire::UsageReply>(wire::Type::kUsage, wire::Usage{}));
-  TORPOR_RETURN_IF_ERROR(reply.status);
-  return reply;
+  return Ask<wire::UsageReply>(wire::Type::kUsage, wire::Usage{});
 }
 
 Status Session::Impl::ReportUsage(Bytes live, Bytes reserved) {
-  TORPOR_ASSIGN_OR_RETURN(
-      const wire::StatusReply reply,
-      connection_.Ask<wire::StatusReply>(wire::Type::kReport, wire::Report{live, reserved}));
-  return reply.status;
+  return Ask<wire::StatusReply>(wire::Type::kReport, wire::Report{live, reserved}).status();
 }
 
 Result<std::unique_ptr<Session>> Session::Connect(const Options& options,
@@ -383,10 +399,12 @@ Result<std::unique_ptr<Session>> Session::Connect(const Options& options,
   WatchForks();
   const uint64_t generation = ForkGeneration();
   TORPOR_ASSIGN_OR_RETURN(UniqueFd socket, net::ConnectUnix(options.socket_path));
-  TORPOR_ASSIGN_OR_RETURN(wire::HelloReply hello, SayHello(socket.get(), options));
+  auto link = std::make_shared<Link>(std::move(socket), 1);
+  TORPOR_ASSIGN_OR_RETURN(
+      wire::HelloReply hello,
+      SayHello(link->socket(), FirstHello(options), Clock::Real().Now() + kHelloTimeout));
   TORPOR_ASSIGN_OR_RETURN(std::shared_ptr<Driver> driver, factory(hello));
-  auto impl =
-      std::make_unique<Impl>(options, std::move(hello), std::move(driver), std::move(socket));
+  auto impl = std::make_unique<Impl>(options, std::move(hello), std::move(driver), std::move(link));
   return std::unique_ptr<Session>(new Session(std::move(impl), generation));
 }
 

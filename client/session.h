@@ -27,14 +27,19 @@ struct SegmentInfo {
 // the daemon take it away and give it back at the same addresses.
 //
 //   1. Connect says hello and starts two threads: the socket thread reads and never waits for
-//      anything else, the operator thread obeys the daemon (client/operator.h).
+//      anything else, the operator thread obeys the daemon (client/operator.h). When the daemon
+//      ends and its reply promised to know this worker again, the socket thread looks for the next
+//      one during the grace time (client/reconnect.h).
 //   2. Allocate asks the daemon, maps what it sends, and tells it so.
 //   3. Work is submitted between WorkBegin and WorkEnd (client/work_guard.h), unless the worker
 //      stated another way to be quieted.
 //   4. A sleep, whoever asked for it, quiets the worker, unmaps, and resumes it; a wake maps again.
 //
-// When the daemon goes away, everything that needs it is UNAVAILABLE DAEMON_GONE from then on;
-// resident memory stays mapped and usable. In a child that was forked from the session's process
+// While the daemon is away, resident memory stays mapped and usable, and work that needs nothing
+// else goes on; requests wait, are put to the next daemon, and come out as if nothing had been.
+// A segment that the next daemon does not have stays usable if it is mapped; otherwise work that
+// needs its tag is DATA_LOSS SEGMENTS_LOST. When no daemon comes any more, everything that needs it
+// is UNAVAILABLE DAEMON_GONE from then on. In a child that was forked from the session's process
 // everything is FAILED_PRECONDITION FORKED, and destroying the session leaves it as it is.
 //
 // Thread-safe, except for destruction: nothing may use the session or its memory by then.
@@ -76,7 +81,7 @@ class Session {
   // As Allocate, but waits in the daemon's queue for memory that is short. `timeout_ms`: below
   // 0 as long as it takes, 0 not at all. Not inside the work guard, which may keep out the sleep
   // that makes room.
-  //   DEADLINE_EXCEEDED ALLOCATION_DEADLINE; FAILED_PRECONDITION WORK_GUARD_HELD,
+  //   DEADLINE_EXCEEDED ALLOCATION_DEADLINE, DAEMON_SILENT (the daemon was away then); FAILED_PRECONDITION WORK_GUARD_HELD,
   //   CALLED_FROM_CALLBACK: at once, nothing was asked
   Result<DeviceAddress> AllocateWait(const std::string& tag, Bytes size, int64_t timeout_ms);
 
@@ -110,7 +115,8 @@ class Session {
 
   // This worker's own sleep and wake; block until the daemon is done.
   //   FAILED_PRECONDITION WORK_GUARD_HELD, CALLED_FROM_CALLBACK: at once, nothing was asked
-  //   DEADLINE_EXCEEDED DAEMON_SILENT: ten seconds after `timeout_ms`, if that is set
+  //   DEADLINE_EXCEEDED DAEMON_SILENT: ten seconds after `timeout_ms`, if that is set; after
+  //   `timeout_ms` while the daemon is away
   Result<wire::SleepReply> Sleep(const wire::Sleep& request);
   Result<wire::SleepReply> WakeUp(const wire::WakeUp& request);
 

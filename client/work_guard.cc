@@ -4,12 +4,27 @@
 
 namespace torpor::client {
 
-bool WorkGuard::NeedsSleepingTag(const std::vector<std::string>& tags) const {
-  if (tags.empty()) return !asleep_.empty();
+namespace {
+
+// No `tags`: any.
+bool Needs(const std::set<std::string>& set, const std::vector<std::string>& tags) {
+  if (tags.empty()) return !set.empty();
   for (const std::string& tag : tags) {
-    if (asleep_.count(tag) > 0) return true;
+    if (set.count(tag) > 0) return true;
   }
   return false;
+}
+
+std::string Join(const std::set<std::string>& tags) {
+  std::string joined;
+  for (const std::string& tag : tags) joined.append(joined.empty() ? "" : ",").append(tag);
+  return joined;
+}
+
+}  // namespace
+
+bool WorkGuard::NeedsSleepingTag(const std::vector<std::string>& tags) const {
+  return Needs(asleep_, tags) || Needs(torn_, tags);
 }
 
 Status WorkGuard::Asleep(Code code, const char* message) const {
@@ -18,15 +33,23 @@ Status WorkGuard::Asleep(Code code, const char* message) const {
       .With("operations", quiet_.size());
 }
 
-Status WorkGuard::Lost() const {
-  return Unavailable("DAEMON_GONE", "the daemon has ended, and what was asleep is lost")
-      .With("asleep_tags", AsleepTags());
+Status WorkGuard::CheckHope(const std::vector<std::string>& tags) const {
+  if (Needs(lost_, tags)) {
+    return Status(Code::kDataLoss, "SEGMENTS_LOST",
+                  "the daemon was started again without segments that were asleep")
+        .With("lost_tags", Join(lost_));
+  }
+  if (abandoned_ && NeedsSleepingTag(tags)) {
+    return Unavailable("DAEMON_GONE", "the daemon has ended, and what was asleep is lost")
+        .With("asleep_tags", AsleepTags());
+  }
+  return Status::Ok();
 }
 
 std::string WorkGuard::AsleepTags() const {
-  std::string tags;
-  for (const std::string& tag : asleep_) tags.append(tags.empty() ? "" : ",").append(tag);
-  return tags;
+  std::set<std::string> tags = asleep_;
+  tags.insert(torn_.begin(), torn_.end());
+  return Join(tags);
 }
 
 Status WorkGuard::Begin(const std::vector<std::string>& tags, std::optional<TimePoint> deadline) {
@@ -34,16 +57,17 @@ Status WorkGuard::Begin(const std::vector<std::string>& tags, std::optional<Time
   const auto self = std::this_thread::get_id();
   const auto held = holders_.find(self);
   if (held != holders_.end()) {
+    TORPOR_RETURN_IF_ERROR(CheckHope(tags));
     if (NeedsSleepingTag(tags)) {
-      if (abandoned_) return Lost();
       return Asleep(Code::kFailedPrecondition,
                     "a tag is asleep, and this thread cannot wait for it inside the work guard");
     }
     ++held->second.depth;
     return Status::Ok();
   }
-  while (!MayEnter(tags)) {
-    if (abandoned_ && NeedsSleepingTag(tags)) return Lost();
+  for (;;) {
+    TORPOR_RETURN_IF_ERROR(CheckHope(tags));
+    if (MayEnter(tags)) break;
     if (!deadline) {
       changed_.Wait(mutex_);
     } else if (!changed_.WaitUntil(mutex_, *deadline) && !MayEnter(tags)) {
@@ -124,25 +148,46 @@ void WorkGuard::Release(OperationId operation) {
   changed_.NotifyAll();
 }
 
-void WorkGuard::SetAsleep(const wire::AsleepTags& asleep) {
+void WorkGuard::SetAsleep(const wire::AsleepTags& asleep, uint64_t generation) {
+  if (asleep.revision == 0) return;
+  const std::pair<uint64_t, uint64_t> revision(generation, asleep.revision);
   MutexLock lock(mutex_);
-  if (asleep.revision <= asleep_revision_) return;
-  asleep_revision_ = asleep.revision;
+  if (revision <= asleep_revision_) return;
+  asleep_revision_ = revision;
   asleep_ = std::set<std::string>(asleep.tags.begin(), asleep.tags.end());
   changed_.NotifyAll();
 }
 
-void WorkGuard::Abandon(const std::vector<std::string>& asleep) {
+void WorkGuard::Disconnect(const std::vector<std::string>& torn) {
   MutexLock lock(mutex_);
-  abandoned_ = true;
   quiet_.clear();
-  asleep_.insert(asleep.begin(), asleep.end());
+  torn_.insert(torn.begin(), torn.end());
+  changed_.NotifyAll();
+}
+
+void WorkGuard::Mend() {
+  MutexLock lock(mutex_);
+  torn_.clear();
+  changed_.NotifyAll();
+}
+
+void WorkGuard::Abandon(const std::vector<std::string>& torn) {
+  {
+    MutexLock lock(mutex_);
+    abandoned_ = true;
+  }
+  Disconnect(torn);
+}
+
+void WorkGuard::SetLost(std::set<std::string> tags) {
+  MutexLock lock(mutex_);
+  lost_ = std::move(tags);
   changed_.NotifyAll();
 }
 
 bool WorkGuard::Running() const {
   MutexLock lock(mutex_);
-  return quiet_.empty() && asleep_.empty();
+  return quiet_.empty() && asleep_.empty() && torn_.empty();
 }
 
 }  // namespace torpor::client

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lib/base/clock.h"
@@ -33,6 +34,7 @@ class WorkGuard {
   //   FAILED_PRECONDITION ASLEEP: this thread is inside already and a tag is asleep; it would keep
   //   out the operation that it waits for
   //   UNAVAILABLE DAEMON_GONE: a tag is asleep, and after Abandon stays so
+  //   DATA_LOSS SEGMENTS_LOST: see SetLost
   Status Begin(const std::vector<std::string>& tags, std::optional<TimePoint> deadline);
 
   // Leaves once. Leaving for good runs, outside the guard, what was deferred by this thread.
@@ -56,13 +58,19 @@ class WorkGuard {
 
   // Ends the exclusive side of `operation`, if it has it.
   void Release(OperationId operation);
-  // Replaces the set of tags that are asleep, unless a later one is known. To be called before
-  // Release.
-  void SetAsleep(const wire::AsleepTags& asleep);
-  // For when no operation comes any more: ends the exclusive side of all; `asleep` adds to the set.
-  void Abandon(const std::vector<std::string>& asleep);
+  // Replaces the set of tags that are asleep, unless a later one is known. `generation`: of the
+  // daemon's life that says so; of two the higher is the later. To be called before Release.
+  void SetAsleep(const wire::AsleepTags& asleep, uint64_t generation);
+  // For when the daemon has ended: ends the exclusive side of all. `torn`: tags that an operation
+  // has unmapped in part; they count as asleep until Mend, whatever SetAsleep says.
+  void Disconnect(const std::vector<std::string>& torn);
+  void Mend();
+  // As Disconnect, for when no daemon comes any more: what is asleep stays so for good.
+  void Abandon(const std::vector<std::string>& torn);
+  // Replaces the set of tags of which a segment has neither memory nor a daemon that knows it.
+  void SetLost(std::set<std::string> tags);
 
-  // No operation has the exclusive side and no tag is asleep.
+  // No operation has the exclusive side and no tag is asleep or torn.
   bool Running() const;
 
  private:
@@ -76,7 +84,8 @@ class WorkGuard {
   }
   bool NeedsSleepingTag(const std::vector<std::string>& tags) const REQUIRES(mutex_);
   Status Asleep(Code code, const char* message) const REQUIRES(mutex_);
-  Status Lost() const REQUIRES(mutex_);
+  // OK, or why waiting for what sleeps among `tags` is in vain.
+  Status CheckHope(const std::vector<std::string>& tags) const REQUIRES(mutex_);
   std::string AsleepTags() const REQUIRES(mutex_);
 
   mutable Mutex mutex_;
@@ -85,7 +94,9 @@ class WorkGuard {
   std::set<OperationId> quiet_ GUARDED_BY(mutex_);  // have or want the exclusive side
   int exclusions_ GUARDED_BY(mutex_) = 0;
   std::set<std::string> asleep_ GUARDED_BY(mutex_);
-  uint64_t asleep_revision_ GUARDED_BY(mutex_) = 0;
+  std::set<std::string> torn_ GUARDED_BY(mutex_);
+  std::set<std::string> lost_ GUARDED_BY(mutex_);
+  std::pair<uint64_t, uint64_t> asleep_revision_ GUARDED_BY(mutex_);  // after the generation
   bool abandoned_ GUARDED_BY(mutex_) = false;
 };
 

@@ -94,7 +94,7 @@ TEST(WorkGuardTest, ACancelledWaitLeavesNothing) {
 
 TEST(WorkGuardTest, SleepingTagsKeepOutWhoNeedsThem) {
   WorkGuard guard;
-  guard.SetAsleep({1, {"kv_cache"}});
+  guard.SetAsleep({1, {"kv_cache"}}, 1);
   EXPECT_FALSE(OthersMayEnter(guard));
   EXPECT_FALSE(OthersMayEnter(guard, {"weights", "kv_cache"}));
   EXPECT_TRUE(OthersMayEnter(guard, {"weights"}));
@@ -109,22 +109,22 @@ TEST(WorkGuardTest, SleepingTagsKeepOutWhoNeedsThem) {
     EXPECT_THAT(guard.Begin({}, std::nullopt), IsOk());
     EXPECT_THAT(guard.End(), IsOk());
   });
-  guard.SetAsleep({2, {}});
+  guard.SetAsleep({2, {}}, 1);
   waiting.join();
 }
 
 TEST(WorkGuardTest, OfTwoListsOfSleepersTheLaterCounts) {
   WorkGuard guard;
-  guard.SetAsleep({2, {"a"}});
-  guard.SetAsleep({1, {}});
+  guard.SetAsleep({2, {"a"}}, 1);
+  guard.SetAsleep({1, {}}, 1);
   EXPECT_FALSE(OthersMayEnter(guard, {"a"}));
-  guard.SetAsleep({3, {}});
+  guard.SetAsleep({3, {}}, 1);
   EXPECT_TRUE(OthersMayEnter(guard, {"a"}));
 }
 
 TEST(WorkGuardTest, AbandonEndsOperationsAndAddsSleepers) {
   WorkGuard guard;
-  guard.SetAsleep({1, {"a"}});
+  guard.SetAsleep({1, {"a"}}, 1);
   EXPECT_THAT(guard.Quiet(kFirst, &Never), IsOk());
   guard.Abandon({"b"});
   EXPECT_FALSE(OthersMayEnter(guard, {"a"}));
@@ -134,7 +134,7 @@ TEST(WorkGuardTest, AbandonEndsOperationsAndAddsSleepers) {
 
 TEST(WorkGuardTest, NobodyWaitsForTagsThatAreLost) {
   WorkGuard guard;
-  guard.SetAsleep({1, {"a"}});
+  guard.SetAsleep({1, {"a"}}, 1);
   std::thread waiting(
       [&] { EXPECT_THAT(guard.Begin({"a"}, std::nullopt), HasReason("DAEMON_GONE")); });
   guard.Abandon({"b"});

@@ -44,9 +44,10 @@ Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode) {
   return fd;
 }
 
-Result<UniqueFd> ConnectUnix(const std::string& path) {
+Result<UniqueFd> ConnectUnix(const std::string& path, std::optional<Duration> timeout) {
   TORPOR_ASSIGN_OR_RETURN(const sockaddr_un address, Address(path));
   TORPOR_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
+  if (timeout) TORPOR_RETURN_IF_ERROR(SetSendTimeout(fd.get(), *timeout));
   int rc = 0;
   do {
     rc = ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);

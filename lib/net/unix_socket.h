@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 
 #include "lib/base/clock.h"
@@ -23,8 +24,11 @@ struct PeerCredentials {
 // beyond 107 bytes.
 Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode);
 
-// FAILED: UNAVAILABLE DAEMON_NOT_RUNNING when nothing listens at `path`.
-Result<UniqueFd> ConnectUnix(const std::string& path);
+// Blocks while the listener's queue is full, at most for `timeout`, if there is one.
+//   UNAVAILABLE DAEMON_NOT_RUNNING: nothing listens at `path`
+//   DEADLINE_EXCEEDED: late
+Result<UniqueFd> ConnectUnix(const std::string& path,
+                             std::optional<Duration> timeout = std::nullopt);
 
 // Blocks; UNAVAILABLE LISTENER_CLOSED after shutdown() of the listener.
 Result<UniqueFd> AcceptUnix(int listener);

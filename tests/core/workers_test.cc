@@ -198,7 +198,7 @@ class RawPeer {
   int fd() const { return socket_.get(); }
   void Hello() {
     ASSERT_THAT(net::SendFrame(fd(), static_cast<uint16_t>(wire::Type::kHello), 1,
-                               wire::Encode(wire::Hello{"raw", "", {}, ""})),
+                               wire::Encode(wire::Hello{"raw", "", {}, "", {}, "", {}})),
                 IsOk());
     ASSERT_THAT(net::ReceiveFrame(fd()), IsOk());
   }
