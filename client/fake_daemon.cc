@@ -72,6 +72,11 @@ void FakeDaemon::Accept() {
 void FakeDaemon::Serve(UniqueFd socket) {
   const Result<net::Frame> first = net::ReceiveFrame(socket.get());
   if (!first.ok()) return;
+  {
+    MutexLock lock(mutex_);
+    ++requests_[wire::Type::kHello];
+    while (hold_hellos_) connected_.Wait(mutex_);
+  }
   if (Dies(wire::Type::kHello, true)) return;
   wire::HelloReply reply;
   reply.worker = kWorker;
@@ -126,7 +131,9 @@ Status FakeDaemon::TakeHello(const wire::Hello& hello, wire::HelloReply& reply) 
   for (const SegmentId segment : named) {
     if (segments_.count(segment) == 0) reply.lost.push_back(segment);
   }
-  for (const SegmentId segment : std::set<SegmentId>(segments_)) {
+  std::set<SegmentId> had;  // also those that were not yet, or no longer, segments
+  for (const auto& [id, memory] : memory_) had.insert(memory.segment);
+  for (const SegmentId segment : had) {
     if (named.count(segment) == 0) DropSegment(segment);
   }
   return Status::Ok();
@@ -152,14 +159,14 @@ void FakeDaemon::Hangup() {
 
 void FakeDaemon::Disappear() {
   Require(::rename(path_.c_str(), (path_ + ".away").c_str()) == 0 ? Status::Ok()
-                                                                   : ErrnoStatus(errno, "rename"),
+                                                                  : ErrnoStatus(errno, "rename"),
           "disappear");
   Hangup();
 }
 
 void FakeDaemon::Appear() {
   Require(::rename((path_ + ".away").c_str(), path_.c_str()) == 0 ? Status::Ok()
-                                                                   : ErrnoStatus(errno, "rename"),
+                                                                  : ErrnoStatus(errno, "rename"),
           "appear");
 }
 
@@ -189,6 +196,17 @@ void FakeDaemon::RefuseHellos(const Status& refusal) {
   refusal_ = refusal;
 }
 
+void FakeDaemon::HoldHellos(bool hold) {
+  MutexLock lock(mutex_);
+  hold_hellos_ = hold;
+  connected_.NotifyAll();
+}
+
+void FakeDaemon::ShareNextExtent() {
+  MutexLock lock(mutex_);
+  share_next_ = true;
+}
+
 void FakeDaemon::Lose(const std::string& tag) {
   MutexLock lock(mutex_);
   std::set<SegmentId> lost;
@@ -199,9 +217,9 @@ void FakeDaemon::Lose(const std::string& tag) {
 }
 
 Status FakeDaemon::UnmapAnywhere(OperationId operation, const std::vector<wire::Extent>& extents) {
-  return WaitStatus(Require(
-      channel()->Start(wire::Type::kUnmap, wire::Encode(wire::UnmapRequest{operation, "", extents})),
-      "unmap"));
+  return WaitStatus(Require(channel()->Start(wire::Type::kUnmap, wire::Encode(wire::UnmapRequest{
+                                                                     operation, "", extents})),
+                            "unmap"));
 }
 
 size_t FakeDaemon::hellos() {
@@ -270,6 +288,7 @@ void FakeDaemon::Obey(const net::Frame& request) {
         if (segments_.erase(message.segment) == 0) {
           reply.status = NotFound("UNKNOWN_SEGMENT", "no such segment");
         }
+        reply.asleep = free_says_asleep_;
         for (const auto& [id, memory] : memory_) {
           if (!reply.status.ok()) break;
           if (free_names_extents_ && memory.segment == message.segment) {
@@ -330,13 +349,17 @@ void FakeDaemon::OnAllocate(const net::Frame& request) {
     reply.segment = SegmentId(++last_id_);
     reply.size = RoundUp(message.size, kGranularity);
     Bytes& end = arena_ends_[message.tag];
-    reply.offset = end;
-    for (Bytes done{}; done < reply.size;) {
+    const bool shares = std::exchange(share_next_, false);
+    reply.offset = other_half_.value_or(end);
+    const Bytes needed = other_half_ ? Bytes(0) : reply.size * (shares ? 2 : 1);
+    other_half_.reset();
+    if (shares) other_half_ = end + reply.size;
+    for (Bytes done{}; done < needed;) {
       const ExtentId id(++last_id_);
       Memory memory;
       memory.tag = message.tag;
       memory.segment = reply.segment;
-      memory.extent = {id, end, std::min(extent_size_, reply.size - done)};
+      memory.extent = {id, end, std::min(extent_size_, needed - done)};
       FillMemory(memory);
       reply.extents.push_back(memory.extent);
       fds.push_back(memory.fd.get());

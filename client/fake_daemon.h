@@ -102,8 +102,8 @@ class FakeDaemon : private wire::Channel::Handler {
   void RefuseHellos(const Status& refusal);
   // From now on hellos wait for their answer.
   void HoldHellos(bool hold);
-  // Sets the second half of the tag's only extent free: the next allocation gets it.
-  void ShareExtents(const std::string& tag);
+  // The next allocation comes in an extent of twice its size, the one after it gets the other half.
+  void ShareNextExtent();
   // Does not know the tag's segments any more.
   void Lose(const std::string& tag);
   Status UnmapAnywhere(OperationId operation, const std::vector<wire::Extent>& extents);
@@ -162,6 +162,8 @@ class FakeDaemon : private wire::Channel::Handler {
   bool free_names_extents_ GUARDED_BY(mutex_) = true;
   wire::AsleepTags free_says_asleep_ GUARDED_BY(mutex_);
   bool hold_hellos_ GUARDED_BY(mutex_) = false;
+  bool share_next_ GUARDED_BY(mutex_) = false;
+  std::optional<Bytes> other_half_ GUARDED_BY(mutex_);
   wire::Hello hello_ GUARDED_BY(mutex_);
   wire::Quiesce quiesce_ GUARDED_BY(mutex_) = wire::Quiesce::kNone;
   std::string sleep_endpoint_ GUARDED_BY(mutex_);
