@@ -109,8 +109,7 @@ void Arena::Disown(Bytes offset) {
 
 bool Arena::Owned(const Record& record) const {
   return std::any_of(own_.begin(), own_.end(), [&](const auto& range) {
-    return record.offset < range.first + range.second &&
-           range.first < record.offset + record.size;
+    return record.offset < range.first + range.second && range.first < record.offset + record.size;
   });
 }
 

@@ -129,9 +129,9 @@ void Operator::Obey(Request request) {
       // Marked when it arrived; by now no step of the operation is running.
       return answer(wire::CancelReply{Status::Ok(), arenas_.Mapped()});
     default:
-      return answer(wire::StatusReply{Status(Code::kUnimplemented, "UNKNOWN_REQUEST",
-                                             "the worker does not know this request")
-                                          .With("type", request.frame.type)});
+      return answer(wire::StatusReply{
+          Status(Code::kUnimplemented, "UNKNOWN_REQUEST", "the worker does not know this request")
+              .With("type", request.frame.type)});
   }
 }
 

@@ -98,7 +98,7 @@ class Operator : public Connection::Handler {
   mutable Mutex mutex_;  // may be taken under the work guard's own mutex, never the other way
   CondVar queued_;
   std::deque<Request> queue_ GUARDED_BY(mutex_);
-  bool awake_ GUARDED_BY(mutex_) = false;  // to be looked at: the application may run
+  bool awake_ GUARDED_BY(mutex_) = false;   // to be looked at: the application may run
   bool broken_ GUARDED_BY(mutex_) = false;  // to be dealt with before what is queued
   bool closed_ GUARDED_BY(mutex_) = false;
   bool stopping_ GUARDED_BY(mutex_) = false;

@@ -65,8 +65,8 @@ bool Reclaimer::FindExtents(Leftover& leftover) const {
 }
 
 Status Reclaimer::TellFreed(SegmentId segment, const LinkPtr& told) {
-  const auto reply = Connection::AskOn<wire::StatusReply>(told, wire::Type::kFreed,
-                                                          wire::Freed{segment});
+  const auto reply =
+      Connection::AskOn<wire::StatusReply>(told, wire::Type::kFreed, wire::Freed{segment});
   if (reply.ok()) return reply->message.status;
   if (!Connection::Broken(reply.status())) return reply.status();
   // The next daemon, if there is one, may or may not wait for it.

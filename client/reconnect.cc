@@ -32,9 +32,10 @@ Status AwaitReadable(int socket, TimePoint deadline) {
     const int64_t left =
         std::chrono::duration_cast<milliseconds>(deadline - Clock::Real().Now()).count();
     const int ready =
-        left > 0 ? ::poll(&readable, 1,
-                          static_cast<int>(std::min<int64_t>(left, std::numeric_limits<int>::max())))
-                 : 0;
+        left > 0
+            ? ::poll(&readable, 1,
+                     static_cast<int>(std::min<int64_t>(left, std::numeric_limits<int>::max())))
+            : 0;
     if (ready > 0) return Status::Ok();
     if (ready == 0) return DeadlineExceeded("DAEMON_SILENT", "the daemon has not answered a hello");
     if (errno != EINTR) return ErrnoStatus(errno, "wait for the daemon");

@@ -129,9 +129,8 @@ std::optional<std::vector<wire::Extent>> Segments::WithoutSegments(
     if (!freed.lost && allocation->tag_ == freed.tag) return std::nullopt;
   }
   extents.erase(std::remove_if(extents.begin(), extents.end(),
-                               [&](const wire::Extent& extent) REQUIRES(mutex_) {
-                                 return AnyIn(freed.tag, extent);
-                               }),
+                               [&](const wire::Extent& extent)
+                                   REQUIRES(mutex_) { return AnyIn(freed.tag, extent); }),
                 extents.end());
   return extents;
 }

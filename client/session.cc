@@ -206,7 +206,10 @@ Result<DeviceAddress> Session::Impl::Allocate(const std::string& tag, Bytes size
     {
       Segments::Allocation allocation(segments_, tag);
       Result<Received<wire::AllocateReply>> reply = connection_.AskMade<wire::AllocateReply>(
-          wire::Type::kAllocate, [&] { return wire::Allocate{tag, size, timeout.LeftMs()}; },
+          wire::Type::kAllocate,
+          [&] {
+            return wire::Allocate{tag, size, timeout.LeftMs()};
+          },
           {timeout.deadline(), std::nullopt});
       address = reply.ok() ? TryAllocate(tag, *reply, allocation) : reply.status();
     }
@@ -349,8 +352,7 @@ Status Session::Impl::TellQuiesce(wire::Quiesce quiesce) {
     return std::exchange(said_.quiesce, what);
   };
   const wire::Quiesce before = say(quiesce);
-  Status told =
-      Ask<wire::StatusReply>(wire::Type::kSetQuiesce, wire::SetQuiesce{quiesce}).status();
+  Status told = Ask<wire::StatusReply>(wire::Type::kSetQuiesce, wire::SetQuiesce{quiesce}).status();
   if (!told.ok()) say(before);
   return told;
 }
@@ -400,9 +402,8 @@ Result<std::unique_ptr<Session>> Session::Connect(const Options& options,
   const uint64_t generation = ForkGeneration();
   TORPOR_ASSIGN_OR_RETURN(UniqueFd socket, net::ConnectUnix(options.socket_path));
   auto link = std::make_shared<Link>(std::move(socket), 1);
-  TORPOR_ASSIGN_OR_RETURN(
-      wire::HelloReply hello,
-      SayHello(link->socket(), FirstHello(options), Clock::Real().Now() + kHelloTimeout));
+  TORPOR_ASSIGN_OR_RETURN(wire::HelloReply hello, SayHello(link->socket(), FirstHello(options),
+                                                           Clock::Real().Now() + kHelloTimeout));
   TORPOR_ASSIGN_OR_RETURN(std::shared_ptr<Driver> driver, factory(hello));
   auto impl = std::make_unique<Impl>(options, std::move(hello), std::move(driver), std::move(link));
   return std::unique_ptr<Session>(new Session(std::move(impl), generation));

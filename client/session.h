@@ -81,8 +81,8 @@ class Session {
   // As Allocate, but waits in the daemon's queue for memory that is short. `timeout_ms`: below
   // 0 as long as it takes, 0 not at all. Not inside the work guard, which may keep out the sleep
   // that makes room.
-  //   DEADLINE_EXCEEDED ALLOCATION_DEADLINE, DAEMON_SILENT (the daemon was away then); FAILED_PRECONDITION WORK_GUARD_HELD,
-  //   CALLED_FROM_CALLBACK: at once, nothing was asked
+  //   DEADLINE_EXCEEDED ALLOCATION_DEADLINE, DAEMON_SILENT (the daemon was away then);
+  //   FAILED_PRECONDITION WORK_GUARD_HELD, CALLED_FROM_CALLBACK: at once, nothing was asked
   Result<DeviceAddress> AllocateWait(const std::string& tag, Bytes size, int64_t timeout_ms);
 
   // Gives a segment back, in whatever state it is. Never waits for an operation. If its memory is

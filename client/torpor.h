@@ -13,8 +13,9 @@
  *   - No function throws or ends the process. Nothing starts a thread or touches the GPU before the
  *     first torpor_connect, and a process that has not connected may fork freely. In a forked child
  *     of a process that has, its sessions answer TORPOR_FAILED_PRECONDITION, reason FORKED.
- *   - When the daemon goes away, functions that need it answer TORPOR_UNAVAILABLE, reason
- *     DAEMON_GONE. Memory that is resident stays usable.
+ *   - Memory that is resident stays usable when the daemon goes away. Where a keeper starts it
+ *     again, functions that need it wait for it, and go on as if nothing had been; otherwise, and
+ *     when it does not come in its grace time, they answer TORPOR_UNAVAILABLE, reason DAEMON_GONE.
  *   - Structures that callers fill or receive begin with struct_size. Set it to sizeof the
  * structure (the _INIT macros do): a newer library then serves older programs.
  */
@@ -199,7 +200,8 @@ int torpor_copy_from_device(torpor_session* session, void* to, const void* from,
  * one of `tags`. `timeout_ms` 0 does not wait. DEADLINE_EXCEEDED ASLEEP: still so after timeout_ms
  *   FAILED_PRECONDITION ASLEEP: nested, and a tag is asleep; waiting here could last for ever
  *   FAILED_PRECONDITION CALLED_FROM_CALLBACK: in a callback, and it would have to wait
- *   UNAVAILABLE DAEMON_GONE: a tag is asleep, and lost with its daemon */
+ *   UNAVAILABLE DAEMON_GONE: a tag is asleep, and lost with its daemon
+ *   DATA_LOSS SEGMENTS_LOST: likewise, and the daemon was started again; until they are freed */
 int torpor_work_begin(torpor_session* session, int64_t timeout_ms);
 int torpor_work_begin_tags(torpor_session* session, const char* const* tags, size_t tag_count,
                            int64_t timeout_ms);

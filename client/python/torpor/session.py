@@ -25,8 +25,9 @@ class Session:
 
     Thread-safe; blocking calls let other threads run. Ctrl-C ends a wait for work(), read() and
     write(); other calls return first. close() waits for calls of other threads. In a forked child
-    everything raises FailedPrecondition FORKED. When the daemon goes away, what needs it raises
-    Unavailable DAEMON_GONE; memory that is resident stays usable.
+    everything raises FailedPrecondition FORKED. When the daemon goes away, memory that is resident
+    stays usable; what needs the daemon waits for the next one, or raises Unavailable DAEMON_GONE
+    when none comes.
 
     Timeouts are in seconds; 0 does not wait, None waits as long as it takes. Sizes are bytes.
 
@@ -278,6 +279,7 @@ class Session:
             FailedPrecondition ASLEEP: nested, and a tag is asleep.
             FailedPrecondition CALLED_FROM_CALLBACK: in a callback, and it would have to wait.
             Unavailable DAEMON_GONE: a tag is asleep, and lost with its daemon.
+            DataLoss SEGMENTS_LOST: likewise, and the daemon was started again; until they are freed.
         """
         return Work(self, tags, timeout)
 
