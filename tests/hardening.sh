@@ -8,8 +8,9 @@
 #   tsan   all tests with ThreadSanitizer
 #   clang  everything built by clang: thread annotations, layering
 #   tidy   clang-tidy on every source of our own
-#   fuzz   the fuzz targets, TORPOR_FRAME_RUNS (10 million) and
-#          TORPOR_HANDLER_RUNS (1 million) runs
+#   fuzz   the fuzz targets, TORPOR_FRAME_RUNS (10 million),
+#          TORPOR_JOURNAL_RUNS (10 million) and TORPOR_HANDLER_RUNS (1 million)
+#          runs
 #
 # TORPOR_JOBS (2) processes at a time. TORPOR_HARDENING_CACHE
 # (~/.cache/torpor-hardening) keeps each section's build apart from the usual
@@ -22,7 +23,7 @@ cache=${TORPOR_HARDENING_CACHE:-$HOME/.cache/torpor-hardening}
 jobs=${TORPOR_JOBS:-2}
 all=(asan tsan clang tidy fuzz)
 
-usage() { sed -n '2,17s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,18s/^# \{0,1\}//p' "$0"; }
 
 sections=()
 for section in "$@"; do
@@ -83,9 +84,11 @@ fuzz_one() {
 
 run_fuzz() {
   local programs
-  run_bazel fuzz build --config=fuzz //tests/fuzz:frame_fuzz //tests/fuzz:handlers_fuzz || return 1
+  run_bazel fuzz build --config=fuzz //tests/fuzz:frame_fuzz //tests/fuzz:journal_fuzz \
+    //tests/fuzz:handlers_fuzz || return 1
   programs=$(run_bazel fuzz info --config=fuzz bazel-bin 2> /dev/null) || return 1
   fuzz_one frame_fuzz frame "${TORPOR_FRAME_RUNS:-10000000}" 4096 &&
+    fuzz_one journal_fuzz journal "${TORPOR_JOURNAL_RUNS:-10000000}" 512 &&
     fuzz_one handlers_fuzz handlers "${TORPOR_HANDLER_RUNS:-1000000}" 256
 }
 

@@ -126,38 +126,44 @@ Result<size_t> ReadRecords(const std::string& path, std::string_view bytes,
 
 }  // namespace
 
+Result<RecordFile::Parsed> RecordFile::Parse(const std::string& path, std::string_view bytes) {
+  Parsed parsed;
+  if (bytes.size() < kHeaderSize) {
+    // Made, and not yet written to the end of its header.
+    if (Header().compare(0, bytes.size(), bytes) == 0) return parsed;
+    return Damaged(path, 0, "it is no journal");
+  }
+  if (std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) {
+    return Damaged(path, 0, "it is no journal");
+  }
+  if (Crc32c(0, bytes.data(), 12) != NumberAt(bytes, 12)) {
+    return Damaged(path, 0, "its header has changed");
+  }
+  if (const uint32_t version = NumberAt(bytes, sizeof kMagic); version > kVersion) {
+    return FailedPrecondition("JOURNAL_TOO_NEW", "a newer version has written the journal " + path)
+        .With("path", path)
+        .With("version", version)
+        .With("known_version", kVersion);
+  }
+  TORPOR_ASSIGN_OR_RETURN(parsed.end, ReadRecords(path, bytes, parsed.records));
+  return parsed;
+}
+
 Result<RecordFile::Contents> RecordFile::Open(const std::string& path) {
   TORPOR_ASSIGN_OR_RETURN(UniqueFd fd, OpenLocked(path, O_CREAT));
   TORPOR_ASSIGN_OR_RETURN(const std::string bytes, ReadAll(fd.get(), path));
-  const std::string header = Header();
+  TORPOR_ASSIGN_OR_RETURN(Parsed parsed, Parse(path, bytes));
   Contents contents;
-  size_t end = kHeaderSize;
-  if (bytes.size() < kHeaderSize) {
-    // Made, and not yet written to the end of its header.
-    if (header.compare(0, bytes.size(), bytes) != 0) return Damaged(path, 0, "it is no journal");
-    contents.torn = Bytes(static_cast<int64_t>(bytes.size()));
-    TORPOR_RETURN_IF_ERROR(WriteAll(fd.get(), header, 0, path));
-  } else {
-    if (std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) {
-      return Damaged(path, 0, "it is no journal");
-    }
-    if (Crc32c(0, bytes.data(), 12) != NumberAt(bytes, 12)) {
-      return Damaged(path, 0, "its header has changed");
-    }
-    if (const uint32_t version = NumberAt(bytes, sizeof kMagic); version > kVersion) {
-      return FailedPrecondition("JOURNAL_TOO_NEW",
-                                "a newer version has written the journal " + path)
-          .With("path", path)
-          .With("version", version)
-          .With("known_version", kVersion);
-    }
-    TORPOR_ASSIGN_OR_RETURN(end, ReadRecords(path, bytes, contents.records));
-    contents.torn = Bytes(static_cast<int64_t>(bytes.size() - end));
-    if (end < bytes.size() && ::ftruncate(fd.get(), static_cast<off_t>(end)) != 0) {
-      return ErrnoStatus(errno, "cut the journal " + path);
-    }
+  contents.records = std::move(parsed.records);
+  contents.torn = Bytes(static_cast<int64_t>(bytes.size() - parsed.end));
+  if (parsed.end == 0) {
+    TORPOR_RETURN_IF_ERROR(WriteAll(fd.get(), Header(), 0, path));
+    parsed.end = kHeaderSize;
+  } else if (parsed.end < bytes.size() &&
+             ::ftruncate(fd.get(), static_cast<off_t>(parsed.end)) != 0) {
+    return ErrnoStatus(errno, "cut the journal " + path);
   }
-  contents.file.reset(new RecordFile(path, std::move(fd), Bytes(static_cast<int64_t>(end))));
+  contents.file.reset(new RecordFile(path, std::move(fd), Bytes(static_cast<int64_t>(parsed.end))));
   return contents;
 }
 

@@ -33,6 +33,13 @@ class RecordFile {
     Bytes torn{};  // of a last record that was cut off
   };
 
+  // What the bytes of a file say. Errors as Open's, of what is in it.
+  struct Parsed {
+    std::vector<std::string> records;
+    size_t end = 0;  // of the last whole one; what follows is torn. 0: so is the header
+  };
+  static Result<Parsed> Parse(const std::string& path, std::string_view bytes);
+
   // Opens the file, or makes it (mode 0600), and locks it against others.
   //   FAILED_PRECONDITION JOURNAL_IN_USE; JOURNAL_TOO_NEW: with version and known_version
   //   DATA_LOSS JOURNAL_DAMAGED: what is there was not written by this class, or has changed since:

@@ -1,5 +1,7 @@
 // The main process of the service: keeps what must outlive torpord, and starts it.
 
+#include <sys/resource.h>
+
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -10,6 +12,14 @@
 
 namespace torpor::keeper {
 namespace {
+
+// Every extent is a descriptor here, too. Where this fails the daemon says so.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 int Main(const std::vector<std::string>& arguments) {
   KeeperServer::Options options;
@@ -40,6 +50,7 @@ int Main(const std::vector<std::string>& arguments) {
   }
   options.command = *std::move(rest);
   options.command.push_back("--keeper=" + options.socket);
+  RaiseDescriptorLimit();
   const auto server = KeeperServer::Create(options);
   if (!server.ok()) {
     std::fprintf(stderr, "torpor-keeper: %s\n", server.status().ToString().c_str());
