@@ -72,7 +72,7 @@ Status Custody::AnswerAttach(int socket, const net::Frame& question) {
                        .With("protocol", attach.protocol)
                        .With("keeper_protocol", kProtocol);
   } else if (!device_.empty() && attach.device != device_) {
-    reply.status = FailedPrecondition("WRONG_DEVICE", "the keeper keeps what is of another device")
+    reply.status = FailedPrecondition("KEEPER_DEVICE", "the keeper keeps what is of another device")
                        .With("device", attach.device)
                        .With("keeper_device", device_);
   } else {

@@ -207,7 +207,7 @@ TEST_F(CustodyTest, RefusesWhatItShould) {
               HasReason("KEEPER_PROTOCOL"));
   ASSERT_THAT(Ask<AttachReply>(Type::kAttach, Attach{kProtocol, "GPU-1"}).status, IsOk());
   EXPECT_THAT(Ask<AttachReply>(Type::kAttach, Attach{kProtocol, "GPU-2"}).status,
-              HasReason("WRONG_DEVICE"));
+              HasReason("KEEPER_DEVICE"));
   EXPECT_THAT(Ask<Reply>(Type::kRecord, Record{{"\x7f"}}).status, HasReason("BAD_RECORD"));
   EXPECT_THAT(Ask<Reply>(Type::kReplace, Replace{{"\x7f"}}).status, HasReason("BAD_RECORD"));
   for (const auto& [type, payload] :

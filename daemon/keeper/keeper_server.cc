@@ -158,7 +158,9 @@ void KeeperServer::OnDaemonEnd() {
     exit_ = end.status.has_value() && WIFEXITED(*end.status) ? WEXITSTATUS(*end.status) : 0;
     return;
   }
-  start_at_ = Clock::Real().Now() + end.pause;
+  const bool hands_over = end.status.has_value() && WIFEXITED(*end.status) &&
+                          WEXITSTATUS(*end.status) == kHandOverStatus;
+  start_at_ = Clock::Real().Now() + (hands_over ? Duration() : end.pause);
 }
 
 }  // namespace torpor::keeper

@@ -15,6 +15,9 @@ namespace torpor::keeper {
 // answer, asked by the daemon. Another number whenever a message changes.
 constexpr uint32_t kProtocol = 1;
 
+// A daemon that ends with it is followed by another one at once, of whatever the program is by then.
+constexpr int kHandOverStatus = 75;
+
 enum class Type : uint16_t {
   kAttach = 1,     // Attach -> AttachReply; the first question
   kFetch = 3,      // Fetch -> FetchReply, with the descriptors of `extents`

@@ -45,7 +45,7 @@ class RemoteKeeper final : public Keeper {
 
   // What the keeper has, and what the daemon before this one did without it.
   //   UNAVAILABLE KEEPER_NOT_RUNNING; DEADLINE_EXCEEDED KEEPER_SILENT
-  //   FAILED_PRECONDITION KEEPER_PROTOCOL, WRONG_DEVICE
+  //   FAILED_PRECONDITION KEEPER_PROTOCOL, KEEPER_DEVICE
   //   as Journal::Open, of `own_journal`
   static Result<std::unique_ptr<RemoteKeeper>> Attach(const std::string& socket,
                                                       const std::string& device_uuid,

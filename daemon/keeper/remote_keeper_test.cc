@@ -385,7 +385,7 @@ TEST_F(RemoteKeeperTest, RefusesAForeignKeeper) {
   ASSERT_NO_FATAL_FAILURE(Attach());
   daemon_.reset();
   EXPECT_THAT(RemoteKeeper::Attach(socket_, "GPU-2", Options()).status(),
-              HasReason("WRONG_DEVICE"));
+              HasReason("KEEPER_DEVICE"));
   EXPECT_THAT(RemoteKeeper::Attach(directory_.path() + "/none", "GPU-1", Options()).status(),
               HasReason("KEEPER_NOT_RUNNING"));
 }
