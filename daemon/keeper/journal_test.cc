@@ -73,6 +73,55 @@ TEST(RecordTest, EachReadsAsItWasWritten) {
   EXPECT_THAT(DecodeRecord("\x7f"), HasReason("BAD_RECORD"));
 }
 
+// The bytes of version 1: a journal that has them is read by whatever comes later. A record that is
+// new gets another number.
+TEST(RecordTest, TheBytesOfARecordStayAsTheyAre) {
+  const std::vector<std::string> written = {
+      "00070000000000000006000000656e67696e650600000073656372657403000000722d31",
+      "010700000000000000",
+      "02010000000000000007000000000000000700000077656967687473000020000000000000004000"
+      "0000000001",
+      "030100000000000000",
+      "04030000000000000007000000000000000700000077656967687473000020000000000000004000"
+      "00000000",
+      "050300000000000000",
+      "0601000000000000000100000000000004000000000000200000000000",
+      "070100000000000000",
+      "0803000000722d31040000006e6578740000004000000000000000800000000000f2052a01000000"
+      "0100",
+      "0903000000722d31001a711802000000",
+      "0a03000000722d31",
+      "0b671200003930000000000000",
+      "0c46000000000000000a000000000000001e000000000000006400000000000000"};
+  const std::vector<JournalRecord> said = {
+      SessionOpened{WorkerId(7), "engine", "secret", "r-1"},
+      SessionClosed{WorkerId(7)},
+      SegmentRecorded{SegmentId(1), WorkerId(7), "weights", MiB(2), MiB(4),
+                      JournalState::kOffloaded},
+      SegmentFreed{SegmentId(1)},
+      ExtentHeld{ExtentId(3), WorkerId(7), "weights", MiB(2), MiB(4)},
+      ExtentDropped{ExtentId(3)},
+      ImageRecorded{SegmentId(1), {{MiB(64), MiB(2)}}},
+      ImageDropped{SegmentId(1)},
+      ReservationMade{"r-1", "next", GiB(1), GiB(2), TimePoint(seconds(5)), true, false},
+      ReservationRenewed{"r-1", TimePoint(seconds(9))},
+      ReservationReleased{"r-1"},
+      DaemonStarted{4711, 12345},
+      IdsSeen{WorkerId(70), SegmentId(10), ExtentId(30), 100}};
+  ASSERT_EQ(said.size(), std::variant_size_v<JournalRecord>);
+  ASSERT_EQ(written.size(), said.size());
+  for (size_t number = 0; number < said.size(); ++number) {
+    EXPECT_EQ(said[number].index(), number);
+    std::string hex;
+    for (const char byte : EncodeRecord(said[number])) {
+      constexpr char kDigits[] = "0123456789abcdef";
+      hex += kDigits[static_cast<unsigned char>(byte) >> 4];
+      hex += kDigits[byte & 15];
+    }
+    EXPECT_EQ(hex, written[number]) << number;
+  }
+}
+
 TEST(RecordTest, AStateThatIsNoneIsRefused) {
   SegmentRecorded segment;
   segment.state = static_cast<JournalState>(3);
