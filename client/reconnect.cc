@@ -54,6 +54,12 @@ void Pause(Duration duration, const CancelToken& stop) {
   while (!stop.cancelled() && Clock::Real().Now() < end) stopped.WaitUntil(mutex, end);
 }
 
+// Of an attempt; the next one may do better.
+bool MayPass(const Status& failed) {
+  return failed.code() == Code::kUnavailable || failed.code() == Code::kDeadlineExceeded ||
+         failed.reason() == net::DescriptorsMissing().reason();  // here or there
+}
+
 Status DaemonGone(const char* message, const std::string& cause) {
   return Unavailable("DAEMON_GONE", message).With("cause", cause);
 }
@@ -97,7 +103,7 @@ Result<LinkPtr> Reconnector::Dial(uint64_t generation, const Status& broken,
       return DaemonGone("the session was closed", stop.status().reason());
     }
     const Status& failed = link.status();
-    if (failed.code() != Code::kUnavailable && failed.code() != Code::kDeadlineExceeded) {
+    if (!MayPass(failed)) {
       return DaemonGone("the daemon was started again and has refused this session",
                         failed.reason())
           .With("refusal", failed.ToString());
@@ -123,10 +129,6 @@ Result<LinkPtr> Reconnector::TryOnce(uint64_t generation, TimePoint deadline,
   hello.session = last_.worker;
   hello.secret = last_.secret;
   Result<wire::HelloReply> reply = SayHello(link->socket(), hello, deadline);
-  if (reply.status().code() == Code::kResourceExhausted &&
-      reply.status().reason() == net::DescriptorsMissing().reason()) {
-    return Unavailable("FILE_DESCRIPTORS_EXHAUSTED", reply.status().message());
-  }
   TORPOR_RETURN_IF_ERROR(reply.status());
   TORPOR_RETURN_IF_ERROR(CheckSame(*reply));
   last_ = *std::move(reply);

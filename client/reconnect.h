@@ -23,7 +23,7 @@ Result<wire::HelloReply> SayHello(int socket, const wire::Hello& hello, TimePoin
 //
 // The daemon waits for so long as its last HelloReply said (the grace time), counted here from the
 // end of the link. A session that it does not know any more is lost; what it refuses as UNAVAILABLE
-// is tried again.
+// or for lack of descriptors is tried again.
 class Reconnector : public Connection::Dialer {
  public:
   // What the worker was and is. Called by the socket thread: must not block.
@@ -45,7 +45,6 @@ class Reconnector : public Connection::Dialer {
   Result<LinkPtr> Dial(uint64_t generation, const Status& broken, const CancelToken& stop) override;
 
  private:
-  // UNAVAILABLE or DEADLINE_EXCEEDED: to be tried again.
   Result<LinkPtr> TryOnce(uint64_t generation, TimePoint deadline, const CancelToken& stop);
   Status CheckSame(const wire::HelloReply& reply) const;
 

@@ -138,13 +138,14 @@ TEST_F(ReconnectTest, AFreeIsRepeated) {
   }
 }
 
-TEST_F(ReconnectTest, AFreeThatTheDaemonHadNotHeardOfIsTakenFromTheHello) {
+TEST_F(ReconnectTest, AFreeThatIsPutOffIsStillToBeAskedFor) {
   const DeviceAddress address = Allocate("weights", kUnit);
   ASSERT_THAT(Begin({}), IsOk());
   EXPECT_THAT(session_->Free(address), IsOk());  // put off
   daemon_.Restart();
-  EXPECT_THAT(daemon_.hello().segments, IsEmpty());
+  EXPECT_THAT(daemon_.hello().segments, testing::SizeIs(1));
   EXPECT_THAT(session_->WorkEnd(), IsOk());
+  EXPECT_EQ(daemon_.requests(wire::Type::kFree), 1u);
   EXPECT_EQ(daemon_.DeviceFree(), FakeDaemon::kTotal);
 }
 

@@ -66,28 +66,26 @@ Result<Segment> Segments::Take(DeviceAddress address) {
   if (found == live_.end()) return UnknownAddress(address);
   Segment segment = std::move(found->second);
   live_.erase(found);
-  freeing_.emplace(address, segment);
+  freeing_[segment.id] = {segment, false};
   return segment;
+}
+
+Segment Segments::StartFree(const Segment& taken) {
+  MutexLock lock(mutex_);
+  Freeing& freeing = freeing_[taken.id];
+  freeing.asked = true;
+  return freeing.segment;
 }
 
 void Segments::PutBack(DeviceAddress address, const Segment& segment) {
   MutexLock lock(mutex_);
-  EraseFreeing(address, segment.id);
+  freeing_.erase(segment.id);
   live_[address] = segment;
 }
 
-void Segments::Forget(DeviceAddress address, SegmentId id) {
+void Segments::Forget(SegmentId id) {
   MutexLock lock(mutex_);
-  EraseFreeing(address, id);
-}
-
-void Segments::EraseFreeing(DeviceAddress address, SegmentId id) {
-  const auto [first, last] = freeing_.equal_range(address);
-  for (auto entry = first; entry != last; ++entry) {
-    if (entry->second.id != id) continue;
-    freeing_.erase(entry);
-    return;
-  }
+  freeing_.erase(id);
 }
 
 std::vector<SegmentId> Segments::ForHello(uint64_t generation) {
@@ -97,17 +95,24 @@ std::vector<SegmentId> Segments::ForHello(uint64_t generation) {
   for (const auto& [address, segment] : live_) {
     if (!segment.lost) ids.push_back(segment.id);
   }
+  for (const auto& [id, freeing] : freeing_) {
+    if (!freeing.segment.lost && !freeing.asked) ids.push_back(id);
+  }
   return ids;
 }
 
 std::vector<Segment> Segments::MarkLost(const std::vector<SegmentId>& ids) {
   const std::set<SegmentId> lost(ids.begin(), ids.end());
   std::vector<Segment> marked;
-  MutexLock lock(mutex_);
-  for (auto& [address, segment] : live_) {
-    if (segment.lost || lost.count(segment.id) == 0) continue;
+  const auto mark = [&](Segment& segment) {
+    if (segment.lost || lost.count(segment.id) == 0) return;
     segment.lost = true;
     marked.push_back(segment);
+  };
+  MutexLock lock(mutex_);
+  for (auto& [address, segment] : live_) mark(segment);
+  for (auto& [id, freeing] : freeing_) {
+    if (!freeing.asked) mark(freeing.segment);
   }
   return marked;
 }
@@ -136,12 +141,13 @@ std::optional<std::vector<wire::Extent>> Segments::WithoutSegments(
 }
 
 bool Segments::AnyIn(const std::string& tag, const wire::Extent& extent) const {
-  const auto there = [&](const auto& entry) {
-    const Segment& segment = entry.second;
+  const auto there = [&](const Segment& segment) {
     return segment.tag == tag && segment.Overlaps(extent.offset, extent.size);
   };
-  return std::any_of(live_.begin(), live_.end(), there) ||
-         std::any_of(freeing_.begin(), freeing_.end(), there);
+  return std::any_of(live_.begin(), live_.end(),
+                     [&](const auto& entry) { return there(entry.second); }) ||
+         std::any_of(freeing_.begin(), freeing_.end(),
+                     [&](const auto& entry) { return there(entry.second.segment); });
 }
 
 }  // namespace torpor::client

@@ -57,12 +57,14 @@ class Segments {
 
   // NOT_FOUND UNKNOWN_ADDRESS: not in (Find), not the start of (Take) a segment.
   Result<std::pair<DeviceAddress, Segment>> Find(DeviceAddress address) const EXCLUDES(mutex_);
-  // The segment is being freed from now on: no hello names it. Until PutBack or Forget.
+  // The segment is being freed from now on, until PutBack or Forget.
   Result<Segment> Take(DeviceAddress address) EXCLUDES(mutex_);
+  // The daemon is about to be asked: no hello names the segment any more. Returns it as it is now.
+  Segment StartFree(const Segment& taken) EXCLUDES(mutex_);
   void PutBack(DeviceAddress address, const Segment& segment) EXCLUDES(mutex_);
-  void Forget(DeviceAddress address, SegmentId id) EXCLUDES(mutex_);
+  void Forget(SegmentId id) EXCLUDES(mutex_);
 
-  // For a hello to the daemon of `generation`: what is allocated and not being freed.
+  // For a hello to the daemon of `generation`: what no daemon was asked to free.
   std::vector<SegmentId> ForHello(uint64_t generation) EXCLUDES(mutex_);
   // The daemon does not have these. Returns those that it was right to expect.
   std::vector<Segment> MarkLost(const std::vector<SegmentId>& ids) EXCLUDES(mutex_);
@@ -76,14 +78,17 @@ class Segments {
       EXCLUDES(mutex_);
 
  private:
+  struct Freeing {
+    Segment segment;
+    bool asked = false;
+  };
+
   bool AnyIn(const std::string& tag, const wire::Extent& extent) const REQUIRES(mutex_);
-  void EraseFreeing(DeviceAddress address, SegmentId id) REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   CondVar settled_;
   std::map<DeviceAddress, Segment> live_ GUARDED_BY(mutex_);
-  // More than one may have had the same address.
-  std::multimap<DeviceAddress, Segment> freeing_ GUARDED_BY(mutex_);
+  std::map<SegmentId, Freeing> freeing_ GUARDED_BY(mutex_);
   std::list<const Allocation*> allocations_ GUARDED_BY(mutex_);
   uint64_t told_generation_ GUARDED_BY(mutex_) = 1;  // of the last hello
 };

@@ -111,7 +111,7 @@ class Session::Impl : private Reconnector::Worker {
                                                    Segments::Allocation& allocation);
   Result<DeviceAddress> MapSegment(const std::string& tag, Received<wire::AllocateReply>& reply);
   void Forget(const Segment& segment, const std::vector<wire::Extent>& extents);
-  Status FreeSegment(DeviceAddress address, const Segment& segment);
+  Status FreeSegment(DeviceAddress address, const Segment& taken);
   void NoteLost();
   Status TellQuiesce(wire::Quiesce quiesce);
   template <typename Reply, typename Request>
@@ -158,10 +158,12 @@ void Session::Impl::OnWelcome(const LinkPtr& link, const wire::HelloReply& reply
   }
   NoteLost();
   reclaimer_.OnWelcome(link);
-  MutexLock lock(said_mutex_);
-  if (!said_endpoint_.empty()) {
-    link->Tell(wire::Type::kSetSleepEndpoint, wire::SetSleepEndpoint{said_endpoint_});
+  wire::SetSleepEndpoint endpoint;
+  {
+    MutexLock lock(said_mutex_);
+    endpoint.endpoint = said_endpoint_;
   }
+  if (!endpoint.endpoint.empty()) link->Tell(wire::Type::kSetSleepEndpoint, endpoint);
 }
 
 // Keeps work from what was lost while it had no memory.
@@ -272,9 +274,10 @@ Status Session::Impl::Free(DeviceAddress address) {
   return FreeSegment(address, segment);
 }
 
-Status Session::Impl::FreeSegment(DeviceAddress address, const Segment& segment) {
+Status Session::Impl::FreeSegment(DeviceAddress address, const Segment& taken) {
+  const Segment segment = segments_.StartFree(taken);
   if (segment.lost) {
-    segments_.Forget(address, segment.id);
+    segments_.Forget(segment.id);
     NoteLost();
     reclaimer_.Keep({segment, {}, nullptr});
     return reclaimer_.Reclaim();
@@ -285,7 +288,7 @@ Status Session::Impl::FreeSegment(DeviceAddress address, const Segment& segment)
     segments_.PutBack(address, segment);
     return reply.status();
   }
-  segments_.Forget(address, segment.id);
+  segments_.Forget(segment.id);
   const wire::FreeReply& freed = reply->message;
   if (freed.status.reason() == "UNKNOWN_SEGMENT" && reply->link->generation() > 1) {
     // An earlier daemon heard of the free, or this one has not found the segment in the hello.
