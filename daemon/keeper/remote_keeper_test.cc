@@ -68,7 +68,7 @@ class RemoteKeeperTest : public ::testing::Test {
   }
 
   void StartKeeper() {
-    const std::string program = std::filesystem::absolute("daemon/keeper/torpor_keeper");
+    const std::string program = std::filesystem::absolute("daemon/keeper/torpor-keeper");
     const std::string socket = "--socket=" + socket_;
     const std::string journal = "--journal=" + journal_;
     keeper_ = ::fork();
