@@ -452,9 +452,10 @@ TEST_F(ReconnectTest, ClosingDoesNotWaitForAHello) {
 TEST_F(ReconnectTest, ClosingEndsTheWaitOfACallback) {
   std::atomic<bool> inside{false};
   Status asked;
+  Session& session = *session_;
   ASSERT_THAT(session_->OnPause({[&] {
                                    inside = true;
-                                   asked = session_->Usage().status();
+                                   asked = session.Usage().status();
                                    return 0;
                                  },
                                  [] {}}),

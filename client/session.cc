@@ -26,26 +26,30 @@ constexpr seconds kAnswerGrace{10};
 class Timeout {
  public:
   // 0 or less, or beyond a year (no overflow): none.
-  explicit Timeout(int64_t timeout_ms) : timeout_ms_(timeout_ms) {
-    if (timeout_ms <= 0 || timeout_ms > int64_t{365} * 24 * 3600 * 1000) return;
-    deadline_ = Clock::Real().Now() + milliseconds(timeout_ms);
-  }
+  explicit Timeout(int64_t timeout_ms)
+      : timeout_ms_(timeout_ms),
+        limited_(timeout_ms > 0 && timeout_ms <= int64_t{365} * 24 * 3600 * 1000),
+        end_(Clock::Real().Now() + milliseconds(limited_ ? timeout_ms : 0)) {}
+
   // For the next daemon.
-  int64_t LeftMs() const {
-    if (!deadline_) return timeout_ms_;
-    if (first_) {
-      first_ = false;
-      return timeout_ms_;
-    }
-    const auto left = std::chrono::ceil<milliseconds>(*deadline_ - Clock::Real().Now()).count();
+  int64_t LeftMs() {
+    if (!limited_ || std::exchange(first_, false)) return timeout_ms_;
+    const auto left = std::chrono::ceil<milliseconds>(end_ - Clock::Real().Now()).count();
     return std::max<int64_t>(left, 1);  // 0 would be none
   }
-  const std::optional<TimePoint>& deadline() const { return deadline_; }
+  Connection::Patience Patience(std::optional<Duration> answer_grace) const {
+    Connection::Patience patience;
+    if (!limited_) return patience;
+    patience.away.emplace(end_);
+    if (answer_grace) patience.answer.emplace(end_ + *answer_grace);
+    return patience;
+  }
 
  private:
   const int64_t timeout_ms_;
-  std::optional<TimePoint> deadline_;
-  mutable bool first_ = true;
+  const bool limited_;
+  const TimePoint end_;
+  bool first_ = true;
 };
 
 wire::Hello FirstHello(const Session::Options& options) {
@@ -202,7 +206,7 @@ Result<DeviceAddress> Session::Impl::Allocate(const std::string& tag, Bytes size
     return InvalidArgument("EMPTY_ALLOCATION", "an allocation of 0 bytes")
         .With("requested_bytes", 0);
   }
-  const Timeout timeout(timeout_ms);
+  Timeout timeout(timeout_ms);
   for (;;) {
     Result<std::optional<DeviceAddress>> address = std::optional<DeviceAddress>();
     {
@@ -212,7 +216,7 @@ Result<DeviceAddress> Session::Impl::Allocate(const std::string& tag, Bytes size
           [&] {
             return wire::Allocate{tag, size, timeout.LeftMs()};
           },
-          {timeout.deadline(), std::nullopt});
+          timeout.Patience(std::nullopt));
       address = reply.ok() ? TryAllocate(tag, *reply, allocation) : reply.status();
     }
     reclaimer_.OnAllocationEnd();
@@ -377,16 +381,14 @@ Status Session::Impl::SetSleepEndpoint(const std::string& endpoint) {
 template <typename Request>
 Result<wire::SleepReply> Session::Impl::Operate(wire::Type type, Request request) {
   TORPOR_RETURN_IF_ERROR(CheckMayWait());
-  const Timeout timeout(request.timeout_ms);
-  std::optional<TimePoint> answer = timeout.deadline();
-  if (answer) *answer += kAnswerGrace;
+  Timeout timeout(request.timeout_ms);
   const auto make = [&]() -> const Request& {
     request.timeout_ms = timeout.LeftMs();
     return request;
   };
   TORPOR_ASSIGN_OR_RETURN(
       Received<wire::SleepReply> reply,
-      connection_.AskMade<wire::SleepReply>(type, make, {timeout.deadline(), answer}));
+      connection_.AskMade<wire::SleepReply>(type, make, timeout.Patience(kAnswerGrace)));
   TORPOR_RETURN_IF_ERROR(reply.message.status);
   return std::move(reply.message);
 }

@@ -122,6 +122,46 @@ TEST(WorkGuardTest, OfTwoListsOfSleepersTheLaterCounts) {
   EXPECT_TRUE(OthersMayEnter(guard, {"a"}));
 }
 
+TEST(WorkGuardTest, ALaterDaemonCountsAnew) {
+  WorkGuard guard;
+  guard.SetAsleep({7, {"a"}}, 1);
+  guard.SetAsleep({1, {"b"}}, 2);
+  EXPECT_TRUE(OthersMayEnter(guard, {"a"}));
+  guard.SetAsleep({8, {}}, 1);  // late
+  EXPECT_FALSE(OthersMayEnter(guard, {"b"}));
+  guard.SetAsleep({0, {}}, 3);  // says nothing
+  EXPECT_FALSE(OthersMayEnter(guard, {"b"}));
+}
+
+TEST(WorkGuardTest, WhatIsTornStaysAsleepUntilItIsMended) {
+  WorkGuard guard;
+  guard.SetAsleep({1, {"a"}}, 1);
+  EXPECT_THAT(guard.Quiet(kFirst, &Never), IsOk());
+  guard.Disconnect({"b"});
+  EXPECT_TRUE(OthersMayEnter(guard, {"c"}));
+  EXPECT_FALSE(OthersMayEnter(guard, {"a"}));
+  guard.SetAsleep({1, {}}, 2);
+  EXPECT_TRUE(OthersMayEnter(guard, {"a"}));
+  EXPECT_FALSE(OthersMayEnter(guard, {"b"}));
+  EXPECT_FALSE(guard.Running());
+  guard.Mend();
+  EXPECT_TRUE(guard.Running());
+  EXPECT_TRUE(OthersMayEnter(guard));
+}
+
+TEST(WorkGuardTest, NobodyEntersForTagsWithoutTheirSegments) {
+  WorkGuard guard;
+  guard.SetAsleep({1, {"a"}}, 1);
+  std::thread waiting(
+      [&] { EXPECT_THAT(guard.Begin({"a"}, std::nullopt), HasReason("SEGMENTS_LOST")); });
+  guard.SetLost({"a"});
+  waiting.join();
+  EXPECT_TRUE(OthersMayEnter(guard, {"b"}));
+  guard.SetLost({});
+  guard.SetAsleep({2, {}}, 1);
+  EXPECT_TRUE(OthersMayEnter(guard));
+}
+
 TEST(WorkGuardTest, AbandonEndsOperationsAndAddsSleepers) {
   WorkGuard guard;
   guard.SetAsleep({1, {"a"}}, 1);
