@@ -17,6 +17,7 @@
 #include "daemon/flags.h"
 #include "daemon/host_memory.h"
 #include "daemon/keeper/in_process_keeper.h"
+#include "daemon/keeper/protocol.h"
 #include "daemon/keeper/remote_keeper.h"
 #include "daemon/log.h"
 #include "daemon/open_driver.h"
@@ -64,7 +65,6 @@ Result<Bytes> ChooseSafetyReserve(const Flags& flags, Bytes total) {
 
 // Ends the daemon in favour of one that its keeper starts.
 constexpr int kHandOver = SIGHUP;
-constexpr int kHandOverStatus = 75;
 
 // Whether what workers have outlives the daemon, and if not, why.
 Status ProtectionBy(const RemoteKeeper* keeper) {
@@ -199,7 +199,7 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
   log::Info("{}: stopping, {} calls under way", sigabbrev_np(signal), service.calls());
   if (signal == kHandOver) {
     // As if it were killed now: what is under way is finished or rolled back by who follows.
-    const auto end = [] { ::_exit(kHandOverStatus); };
+    const auto end = [] { ::_exit(keeper::kHandOverStatus); };
     server->Shutdown(flags.shutdown_deadline, end);
     end();
   }

@@ -334,7 +334,7 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
   info.reservation = hello.reservation;
   info.secret = RandomSecret();
   if (!info.reservation.empty()) TORPOR_RETURN_IF_ERROR(admission_.AddHolder(info.reservation));
-  wire::HelloReply reply = Describe(inventory_.AddWorker(info), info.secret);
+  wire::HelloReply reply = Welcome(inventory_.AddWorker(info), info.secret);
   const std::optional<WorkerInfo> added = inventory_.FindWorker(reply.worker);
   const std::string name = added.has_value() ? added->name : hello.name;
   if (const Status recorded =
@@ -353,7 +353,7 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
   return reply;
 }
 
-wire::HelloReply Core::Describe(WorkerId worker, const std::string& secret) const {
+wire::HelloReply Core::Welcome(WorkerId worker, const std::string& secret) const {
   const DeviceInfo& device = driver_.device();
   wire::HelloReply reply;
   reply.worker = worker;

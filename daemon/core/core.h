@@ -146,7 +146,7 @@ class Core final : public WorkerServer::Handler {
                  net::Frame request) override;
   void OnGone(WorkerId worker, const Status& why) override;
   void CloseSession(WorkerId worker, const Status& why);
-  wire::HelloReply Describe(WorkerId worker, const std::string& secret) const;
+  wire::HelloReply Welcome(WorkerId worker, const std::string& secret) const;
 
   // After a restart; restore.cc.
   class Restorer;

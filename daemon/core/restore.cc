@@ -160,6 +160,7 @@ class Core::Restorer {
       }
       // No segment needs it: an operation was under way. Its worker lets go of it when it is back.
       dropped_.push_back(extent->extent);
+      arena.leaving.push_back({extent->offset, extent->size});
       if (of_lost.count(extent->extent) > 0) arena.lost_extents.push_back(extent->extent);
     }
     return arena;
@@ -238,21 +239,22 @@ Result<wire::HelloReply> Core::OnReturn(const wire::Hello& hello, const net::Pee
   now.quiesce = hello.quiesce;
   TORPOR_ASSIGN_OR_RETURN(const Inventory::Returned returned, inventory_.Return(now));
   const auto info = inventory_.FindWorker(hello.session);
-  wire::HelloReply reply = Describe(hello.session, hello.secret);
+  wire::HelloReply reply = Welcome(hello.session, hello.secret);
   const std::vector<SegmentId> known = inventory_.Segments(hello.session);
   const std::set<SegmentId> ours(known.begin(), known.end());
   const std::set<SegmentId> theirs(hello.segments.begin(), hello.segments.end());
   std::set_difference(theirs.begin(), theirs.end(), ours.begin(), ours.end(),
                       std::back_inserter(reply.lost));
   // Allocated, or freed, just when the daemon died: the worker never had the answer.
+  std::vector<SegmentId> freed;
   for (const SegmentId segment : known) {
     if (theirs.count(segment) > 0) continue;
     (void)FreeSegment(context_, hello.session, segment);
-    FinishFree(context_, hello.session, segment);
+    freed.push_back(segment);
   }
   const auto link = std::make_shared<WorkerLink>(hello.session, channel);
-  const Status started = tasks_.Run([this, link, returned] {
-    Recover(context_, *link, {returned.operation, returned.first_new, returned.lost});
+  const Status started = tasks_.Run([this, link, returned, freed] {
+    Recover(context_, *link, {returned.operation, returned.first_new, returned.lost, freed});
   });
   if (!started.ok()) {
     inventory_.UpdateWorker(hello.session, [](WorkerInfo& worker) { worker.awaited = true; });

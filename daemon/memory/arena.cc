@@ -87,6 +87,19 @@ void Arena::Restore(std::vector<std::unique_ptr<Segment>> segments,
   }
 }
 
+void Arena::Leave(const std::vector<RangeSet::Range>& ranges) {
+  for (const RangeSet::Range& range : ranges) {
+    for (const auto& [offset, size] : free_.TakeWithin(range.offset, range.size)) {
+      leaving_.Put(offset, size);
+    }
+  }
+}
+
+void Arena::ReclaimLeaving() {
+  for (const auto& [offset, size] : leaving_.ranges()) free_.Put(offset, size);
+  leaving_ = RangeSet();
+}
+
 bool Arena::Lives(const Extent& extent) const {
   auto it = segments_.upper_bound(extent.offset());
   if (it != segments_.begin()) --it;

@@ -52,6 +52,10 @@ class Arena {
   // addresses that the worker keeps for itself.
   void Restore(std::vector<std::unique_ptr<Segment>> segments,
                const std::vector<ExtentPtr>& extents, const std::vector<RangeSet::Range>& lost);
+  // Addresses that the worker may still map, though no segment needs that: not to be used before
+  // ReclaimLeaving.
+  void Leave(const std::vector<RangeSet::Range>& ranges);
+  void ReclaimLeaving();
 
   const std::map<Bytes, std::unique_ptr<Segment>>& segments() const { return segments_; }
   const std::map<Bytes, ExtentPtr>& extents() const { return extents_; }
@@ -69,6 +73,7 @@ class Arena {
   const Bytes size_;
   RangeSet free_;
   RangeSet stranded_;
+  RangeSet leaving_;
   std::map<Bytes, std::unique_ptr<Segment>> segments_;  // by offset
   std::map<Bytes, ExtentPtr> extents_;                  // by offset
   std::map<SegmentId, Bytes> offsets_;

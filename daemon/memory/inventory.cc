@@ -244,6 +244,7 @@ void Inventory::Restore(WorkerInfo info, std::vector<RestoredArena> arenas) {
     }
     worker.lost.insert(from.lost_extents.begin(), from.lost_extents.end());
     arena->Restore(std::move(segments), from.extents, from.lost);
+    arena->Leave(from.leaving);
     worker.arenas[from.tag] = std::move(arena);
   }
 }
@@ -273,6 +274,22 @@ Result<Inventory::Returned> Inventory::Return(const WorkerInfo& now) {
   worker->info.quiesce = now.quiesce;
   worker->info.awaited = false;
   return Returned{*worker->operation, ExtentId(next_extent_), worker->lost};
+}
+
+std::vector<ExtentPtr> Inventory::SettleReturned(WorkerId id, const std::vector<SegmentId>& freed) {
+  std::vector<ExtentPtr> extents;
+  MutexLock lock(mutex_);
+  Worker* const worker = Find(id);
+  if (worker == nullptr) return extents;
+  for (const SegmentId segment : freed) {
+    const auto found = worker->freeing.find(segment);
+    if (found == worker->freeing.end()) continue;
+    worker->arenas.at(found->second.tag)->Reclaim(found->second.extents);
+    extents.insert(extents.end(), found->second.extents.begin(), found->second.extents.end());
+    worker->freeing.erase(found);
+  }
+  for (const auto& [tag, arena] : worker->arenas) arena->ReclaimLeaving();
+  return extents;
 }
 
 bool Inventory::GiveUp(WorkerId id) {

@@ -137,6 +137,8 @@ class Inventory {
     // What the worker keeps for itself, and where.
     std::vector<ExtentId> lost_extents;
     std::vector<RangeSet::Range> lost;
+    // Where extents were that no segment needs: the worker may still map them.
+    std::vector<RangeSet::Range> leaving;
   };
   // A worker as a daemon before this one knew it, under its old id. It is awaited, and under an
   // operation until it is back.
@@ -151,6 +153,10 @@ class Inventory {
   // The worker is back, with the peer and the quiesce mode of `now`.
   //   NOT_FOUND UNKNOWN_SESSION: no such worker is awaited; PERMISSION_DENIED WRONG_SECRET
   Result<Returned> Return(const WorkerInfo& now) EXCLUDES(mutex_);
+  // The worker maps what the books say and nothing else: addresses that it left can be used again.
+  // Gives what was freed while it was away.
+  std::vector<ExtentPtr> SettleReturned(WorkerId worker, const std::vector<SegmentId>& freed)
+      EXCLUDES(mutex_);
   // False if it is not awaited, or came back meanwhile: else its operation has ended.
   bool GiveUp(WorkerId worker) EXCLUDES(mutex_);
   std::vector<WorkerId> Awaited() const EXCLUDES(mutex_);

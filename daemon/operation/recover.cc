@@ -71,6 +71,7 @@ void Recover(const OperationContext& context, WorkerLink& link, const Recovering
       continue;
     }
     if (status.ok()) {
+      EndExtents(context, context.inventory.SettleReturned(link.worker(), recovering.freed));
       status = link.Resume(operation, context.inventory.AsleepTags(link.worker()),
                            std::chrono::steady_clock::now() + context.worker_deadline);
     }

@@ -2,6 +2,7 @@
 #define TORPOR_DAEMON_OPERATION_RECOVER_H_
 
 #include <set>
+#include <vector>
 
 #include "daemon/operation/operation.h"
 
@@ -12,6 +13,7 @@ struct Recovering {
   OperationId operation;
   ExtentId first_new;       // extents from here on are of this daemon's allocations
   std::set<ExtentId> lost;  // that the worker keeps for itself
+  std::vector<SegmentId> freed;  // that the worker did not name, and may still map
 };
 
 // Brings the worker's mappings to what the books say: what the daemon before was about to unmap or

@@ -1,0 +1,195 @@
+// Daemons and keepers that are killed, and the workers they had.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <memory>
+#include <string>
+
+#include "lib/base/status_matchers.h"
+#include "lib/base/units.h"
+#include "tests/harness/daemon_process.h"
+#include "tests/harness/keeper_process.h"
+#include "tests/harness/temp_dir.h"
+#include "tests/harness/worker_process.h"
+
+namespace torpor {
+namespace {
+
+std::string Reason(const google::rpc::Status& status) {
+  return ReasonOf(grpc::Status(static_cast<grpc::StatusCode>(status.code()), status.message(),
+                               status.SerializeAsString()));
+}
+
+bool Protected(const v1::UsageResponse& usage) { return usage.protection().code() == 0; }
+
+bool AllBack(const v1::UsageResponse& usage) {
+  for (const v1::WorkerUsage& worker : usage.workers()) {
+    if (worker.awaited() || !worker.operation_id().empty()) return false;
+  }
+  return true;
+}
+
+class KeeperTest : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_THAT(keeper_.Start(), IsOk()); }
+  void TearDown() override {
+    if (HasFailure()) std::fputs(keeper_.log().c_str(), stderr);
+  }
+
+  std::unique_ptr<WorkerProcess> Connect(const std::string& name) {
+    auto worker = WorkerProcess::Connect(keeper_.worker_socket(), name);
+    EXPECT_THAT(worker, IsOk());
+    return worker.ok() ? *std::move(worker) : nullptr;
+  }
+
+  // Kills the daemon, and waits until the next one serves and has everyone back.
+  void KillDaemon() {
+    const auto before = keeper_.daemon();
+    ASSERT_THAT(before, IsOk());
+    keeper_.KillDaemon();
+    ASSERT_THAT(keeper_.AwaitDaemon(*before), IsOk());
+    ASSERT_THAT(keeper_.AwaitUsage(AllBack), IsOk());
+  }
+
+  TempDir dir_;
+  KeeperProcess keeper_{dir_.path(),
+                        {"--host_device_memory=128MiB", "--host_pool=128MiB", "--safety_reserve=0",
+                         "--pool_memory=memfd", "--reconnect_grace=60s"}};
+};
+
+TEST_F(KeeperTest, reconnect_after_daemon_restart) {
+  const auto awake = Connect("awake");
+  const auto asleep = Connect("asleep");
+  ASSERT_TRUE(awake && asleep);
+  const auto weights = awake->Allocate("weights", "8MiB", 1);
+  const auto cache = awake->Allocate("kv_cache", "4MiB", 2);
+  const auto sleeping = asleep->Allocate("weights", "16MiB", 3);
+  const auto dropped = asleep->Allocate("kv_cache", "4MiB", 4);
+  ASSERT_TRUE(weights.ok() && cache.ok() && sleeping.ok() && dropped.ok());
+  ASSERT_THAT(asleep->Ask("sleep_policies weights=offload kv_cache=discard"), IsOk());
+  ASSERT_THAT(awake->Ask("work 2"), IsOk());
+  const auto before = keeper_.Usage();
+  ASSERT_THAT(before, IsOk());
+  EXPECT_TRUE(Protected(*before)) << before->protection().message();
+
+  for (int turn = 0; turn < 3; ++turn) {
+    KillDaemon();
+    const auto after = keeper_.Usage();
+    ASSERT_THAT(after, IsOk());
+    ASSERT_EQ(after->workers_size(), 2);
+    EXPECT_EQ(after->workers(0).id(), before->workers(0).id());
+    EXPECT_EQ(after->workers(0).name(), "awake");
+    EXPECT_EQ(after->workers(0).pid(), before->workers(0).pid());
+    EXPECT_EQ(after->device().resident_bytes(), before->device().resident_bytes());
+    EXPECT_EQ(after->device().available_bytes(), before->device().available_bytes());
+    EXPECT_EQ(after->host_pool().used_bytes(), before->host_pool().used_bytes());
+    EXPECT_TRUE(Protected(*after)) << after->protection().message();
+  }
+
+  // The one computes on, sleeps and wakes, allocates and frees.
+  EXPECT_THAT(awake->Ask("stop_work"), IsOk());
+  EXPECT_THAT(awake->Ask("iterations"), IsOk());
+  EXPECT_THAT(awake->Ask("sleep 1"), IsOk());
+  EXPECT_THAT(awake->Ask("wake"), IsOk());
+  EXPECT_THAT(awake->Ask("check " + *weights + " 1"), IsOk());
+  EXPECT_THAT(awake->Ask("check " + *cache + " 2"), IsOk());
+  EXPECT_THAT(awake->Ask("free " + *cache), IsOk());
+  EXPECT_THAT(awake->Allocate("kv_cache", "6MiB", 5), IsOk());
+  // The other wakes with every byte.
+  EXPECT_THAT(asleep->Ask("wake"), IsOk());
+  EXPECT_THAT(asleep->Ask("check " + *sleeping + " 3"), IsOk());
+  EXPECT_THAT(asleep->Ask("checkzero " + *dropped), IsOk());
+  // Others come.
+  const auto other = Connect("other");
+  ASSERT_TRUE(other);
+  EXPECT_THAT(other->Allocate("weights", "4MiB", 6), IsOk());
+  EXPECT_THAT(keeper_.Stop(), IsOk());
+}
+
+TEST_F(KeeperTest, CallsMadeMeanwhileComeThrough) {
+  const auto worker = Connect("model");
+  ASSERT_TRUE(worker);
+  const auto weights = worker->Allocate("weights", "8MiB", 1);
+  ASSERT_TRUE(weights.ok());
+  keeper_.SignalDaemon(SIGSTOP);
+  ASSERT_THAT(worker->Tell("bg alloc kv_cache 4MiB 2"), IsOk());
+  ASSERT_THAT(worker->ReadAnswer(), IsOk());
+  keeper_.KillDaemon();
+  EXPECT_THAT(worker->Ask("wait"), IsOk());
+  EXPECT_THAT(worker->Ask("sleep 1"), IsOk());
+  KillDaemon();
+  EXPECT_THAT(worker->Ask("wake"), IsOk());
+  EXPECT_THAT(worker->Ask("check " + *weights + " 1"), IsOk());
+  EXPECT_THAT(worker->Ask("free " + *weights), IsOk());
+  const auto usage = keeper_.Usage();
+  ASSERT_THAT(usage, IsOk());
+  EXPECT_EQ(usage->device().resident_bytes(), MiB(4).value());
+}
+
+TEST_F(KeeperTest, AKeeperThatIsKilledIsFollowedByAnother) {
+  const auto worker = Connect("model");
+  ASSERT_TRUE(worker);
+  const auto weights = worker->Allocate("weights", "8MiB", 1);
+  const auto first = worker->Allocate("first", "4MiB", 2);
+  ASSERT_TRUE(weights.ok() && first.ok());
+  const auto daemon = keeper_.daemon();
+  keeper_.KillKeeper();
+  const auto unprotected =
+      keeper_.AwaitUsage([](const auto& usage) { return !Protected(usage); });
+  ASSERT_THAT(unprotected, IsOk());
+  EXPECT_EQ(Reason(unprotected->protection()), "KEEPER_GONE");
+  // The daemon goes on meanwhile.
+  EXPECT_THAT(worker->Ask("sleep 1 weights"), IsOk());
+  const auto second = worker->Allocate("second", "4MiB", 3);
+  ASSERT_THAT(second, IsOk());
+  EXPECT_THAT(worker->Ask("free " + *first), IsOk());
+
+  ASSERT_THAT(keeper_.Start(), IsOk());
+  ASSERT_THAT(keeper_.AwaitUsage(&Protected), IsOk());
+  EXPECT_EQ(*keeper_.daemon(), *daemon);
+  KillDaemon();
+  EXPECT_THAT(worker->Ask("check " + *second + " 3"), IsOk());
+  EXPECT_THAT(worker->Ask("wake"), IsOk());
+  EXPECT_THAT(worker->Ask("check " + *weights + " 1"), IsOk());
+  EXPECT_EQ(keeper_.Usage()->device().resident_bytes(), MiB(12).value());
+}
+
+TEST_F(KeeperTest, WhoDoesNotComeBackIsForgotten) {
+  const auto worker = Connect("model");
+  const auto gone = Connect("gone");
+  ASSERT_TRUE(worker && gone);
+  ASSERT_TRUE(worker->Allocate("weights", "8MiB", 1).ok());
+  ASSERT_TRUE(gone->Allocate("weights", "8MiB", 1).ok());
+  keeper_.SignalDaemon(SIGSTOP);
+  gone->process().Signal(SIGKILL);
+  ASSERT_THAT(gone->process().Wait(), IsOk());
+  const auto before = keeper_.daemon();
+  keeper_.KillDaemon();
+  ASSERT_THAT(keeper_.AwaitDaemon(*before), IsOk());
+  const auto usage = keeper_.AwaitUsage([](const auto& now) {
+    return now.workers_size() == 2 && !now.workers(0).awaited();
+  });
+  ASSERT_THAT(usage, IsOk());
+  EXPECT_TRUE(usage->workers(1).awaited());
+}
+
+TEST_F(KeeperTest, AnUpgradeIsSeenByNobody) {
+  const auto worker = Connect("model");
+  ASSERT_TRUE(worker);
+  const auto weights = worker->Allocate("weights", "8MiB", 1);
+  ASSERT_TRUE(weights.ok());
+  ASSERT_THAT(worker->Ask("sleep 1"), IsOk());
+  const auto before = keeper_.daemon();
+  grpc::ClientContext context;
+  v1::UpgradeResponse response;
+  const grpc::Status status = keeper_.NewStub()->Upgrade(&context, {}, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_THAT(keeper_.AwaitDaemon(*before), IsOk());
+  EXPECT_THAT(worker->Ask("wake"), IsOk());
+  EXPECT_THAT(worker->Ask("check " + *weights + " 1"), IsOk());
+}
+
+}  // namespace
+}  // namespace torpor
