@@ -378,6 +378,7 @@ void Core::LeaveReservation(const WorkerInfo& info) {
 }
 
 void Core::OnGone(WorkerId worker, const Status& why) {
+  if (AwaitAgain(worker)) return;
   log::Info("worker {} is gone: {}", WorkerName(worker), why);
   directory_.Remove(worker);
   CloseSession(worker, why);

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "daemon/admission/admission.h"
@@ -17,6 +18,7 @@
 #include "daemon/memory/device_memory.h"
 #include "daemon/memory/inventory.h"
 #include "daemon/operation/operation.h"
+#include "daemon/operation/recover.h"
 #include "daemon/operation/shared_runs.h"
 #include "daemon/operation/tasks.h"
 #include "daemon/pool/host_pool.h"
@@ -144,15 +146,20 @@ class Core final : public WorkerServer::Handler {
                                    const std::shared_ptr<wire::Channel>& channel) override;
   void OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& channel,
                  net::Frame request) override;
+  void OnWelcomed(WorkerId worker) override EXCLUDES(await_mutex_);
   void OnGone(WorkerId worker, const Status& why) override;
   void CloseSession(WorkerId worker, const Status& why);
   wire::HelloReply Welcome(WorkerId worker, const std::string& secret) const;
 
   // After a restart; restore.cc.
   class Restorer;
-  void Restore(Recovery recovery);
+  void Restore(Recovery recovery) EXCLUDES(await_mutex_);
   Result<wire::HelloReply> OnReturn(const wire::Hello& hello, const net::PeerCredentials& peer,
-                                    const std::shared_ptr<wire::Channel>& channel);
+                                    const std::shared_ptr<wire::Channel>& channel)
+      EXCLUDES(await_mutex_);
+  // The worker did not hear that it is back: it will come again. False if it has come to nothing, or
+  // too late.
+  bool AwaitAgain(WorkerId worker) EXCLUDES(await_mutex_);
   void AwaitSessions() EXCLUDES(await_mutex_);
 
   // The worker's own requests; worker_requests.cc, and own_allocate.cc.
@@ -200,6 +207,10 @@ class Core final : public WorkerServer::Handler {
   Mutex await_mutex_;
   CondVar await_changed_;
   bool stopping_ GUARDED_BY(await_mutex_) = false;
+  TimePoint await_until_ GUARDED_BY(await_mutex_);
+  // Those that are back, and have not been told yet.
+  std::map<WorkerId, std::pair<std::shared_ptr<WorkerLink>, Recovering>> returned_
+      GUARDED_BY(await_mutex_);
   std::thread awaiting_;  // closes sessions that do not come back
 };
 

@@ -3,15 +3,19 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "daemon/core/core.h"
 #include "daemon/log.h"
 #include "daemon/operation/recover.h"
+#include "daemon/operation/steps.h"
 
 namespace torpor {
 namespace {
+
+constexpr Duration kRetry = milliseconds(20);
 
 bool Overlap(const ExtentHeld& extent, const SegmentRecorded& segment) {
   return extent.offset < segment.offset + segment.size &&
@@ -226,7 +230,11 @@ class Core::Restorer {
   Tally tally_;
 };
 
-void Core::Restore(Recovery recovery) { Restorer(*this, recovery).Run(); }
+void Core::Restore(Recovery recovery) {
+  Restorer(*this, recovery).Run();
+  MutexLock lock(await_mutex_);
+  await_until_ = std::chrono::steady_clock::now() + options_.reconnect_grace;
+}
 
 // --- sessions that come back
 
@@ -252,15 +260,12 @@ Result<wire::HelloReply> Core::OnReturn(const wire::Hello& hello, const net::Pee
     (void)FreeSegment(context_, hello.session, segment);
     freed.push_back(segment);
   }
-  const auto link = std::make_shared<WorkerLink>(hello.session, channel);
-  const Status started = tasks_.Run([this, link, returned, freed] {
-    Recover(context_, *link, {returned.operation, returned.first_new, returned.lost, freed});
-  });
-  if (!started.ok()) {
-    inventory_.UpdateWorker(hello.session, [](WorkerInfo& worker) { worker.awaited = true; });
-    return Unavailable(started.reason(), started.message());
+  {
+    MutexLock lock(await_mutex_);
+    returned_[hello.session] = {
+        std::make_shared<WorkerLink>(hello.session, channel),
+        {returned.operation, returned.first_new, returned.lost, std::move(freed)}};
   }
-  directory_.Add(link);
   const std::string name = info.has_value() ? info->name : hello.name;
   events_.Publish(
       SessionEvent{SessionEvent::Change::kReturned, hello.session, name, peer.pid, Status()});
@@ -269,12 +274,43 @@ Result<wire::HelloReply> Core::OnReturn(const wire::Hello& hello, const net::Pee
   return reply;
 }
 
+void Core::OnWelcomed(WorkerId worker) {
+  std::shared_ptr<WorkerLink> link;
+  Recovering recovering;
+  {
+    MutexLock lock(await_mutex_);
+    const auto found = returned_.find(worker);
+    if (found == returned_.end()) return;
+    std::tie(link, recovering) = std::move(found->second);
+    returned_.erase(found);
+  }
+  directory_.Add(link);
+  // The operation has to come to its end.
+  for (;;) {
+    const Status started =
+        tasks_.Run([this, link, recovering] { Recover(context_, *link, recovering); });
+    if (started.ok()) return;
+    log::Warning("worker {}: coming back, again: {}", WorkerName(worker), started);
+    std::this_thread::sleep_for(kRetry);
+  }
+}
+
+bool Core::AwaitAgain(WorkerId worker) {
+  MutexLock lock(await_mutex_);
+  if (returned_.erase(worker) == 0) return false;
+  if (std::chrono::steady_clock::now() < await_until_) {
+    inventory_.UpdateWorker(worker, [](WorkerInfo& info) { info.awaited = true; });
+    return true;
+  }
+  EndOperation(context_, worker);
+  return false;
+}
+
 void Core::AwaitSessions() {
   {
     MutexLock lock(await_mutex_);
-    const TimePoint until = std::chrono::steady_clock::now() + options_.reconnect_grace;
-    while (!stopping_ && std::chrono::steady_clock::now() < until) {
-      await_changed_.WaitUntil(await_mutex_, until);
+    while (!stopping_ && std::chrono::steady_clock::now() < await_until_) {
+      await_changed_.WaitUntil(await_mutex_, await_until_);
     }
     if (stopping_) return;
   }

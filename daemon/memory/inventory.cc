@@ -225,6 +225,7 @@ void Inventory::Restore(WorkerInfo info, std::vector<RestoredArena> arenas) {
   Worker& worker = workers_[id];
   worker.info = std::move(info);
   worker.info.awaited = true;
+  worker.returning = true;
   worker.operation = OperationId(next_operation_++);
   for (RestoredArena& from : arenas) {
     auto arena = std::make_unique<Arena>(from.tag, arena_size_);
@@ -292,11 +293,21 @@ std::vector<ExtentPtr> Inventory::SettleReturned(WorkerId id, const std::vector<
   return extents;
 }
 
+bool Inventory::AwaitReturn(WorkerId id, TimePoint until) {
+  MutexLock lock(mutex_);
+  for (;;) {
+    const Worker* const worker = Find(id);
+    if (worker == nullptr || worker->closing || !worker->returning) return true;
+    if (!operation_ended_.WaitUntil(mutex_, until)) return false;
+  }
+}
+
 bool Inventory::GiveUp(WorkerId id) {
   MutexLock lock(mutex_);
   Worker* const worker = Find(id);
   if (worker == nullptr || !worker->info.awaited) return false;
   worker->info.awaited = false;
+  worker->returning = false;
   worker->operation.reset();
   operation_ended_.NotifyAll();
   return true;
@@ -476,7 +487,10 @@ Result<OperationId> Inventory::BeginOperation(WorkerId id) {
 
 void Inventory::EndOperation(WorkerId id) {
   MutexLock lock(mutex_);
-  if (Worker* const worker = Find(id)) worker->operation.reset();
+  if (Worker* const worker = Find(id)) {
+    worker->operation.reset();
+    worker->returning = false;
+  }
   operation_ended_.NotifyAll();
 }
 

@@ -11,6 +11,7 @@
 
 #include "daemon/memory/arena.h"
 #include "daemon/memory/segment.h"
+#include "lib/base/clock.h"
 #include "lib/base/mutex.h"
 #include "lib/base/status.h"
 #include "lib/base/units.h"
@@ -157,6 +158,9 @@ class Inventory {
   // Gives what was freed while it was away.
   std::vector<ExtentPtr> SettleReturned(WorkerId worker, const std::vector<SegmentId>& freed)
       EXCLUDES(mutex_);
+  // Waits until `until` for a worker that is awaited, or on its way back, to be under no operation of
+  // that. False: it still is.
+  bool AwaitReturn(WorkerId worker, TimePoint until) EXCLUDES(mutex_);
   // False if it is not awaited, or came back meanwhile: else its operation has ended.
   bool GiveUp(WorkerId worker) EXCLUDES(mutex_);
   std::vector<WorkerId> Awaited() const EXCLUDES(mutex_);
@@ -240,6 +244,7 @@ class Inventory {
     std::map<SegmentId, Orphans> freeing;
     std::optional<OperationId> operation;
     std::set<ExtentId> lost;  // that it maps, and nobody else has
+    bool returning = false;   // under the operation of Restore
     bool closing = false;
   };
 

@@ -8,6 +8,11 @@
 #include "daemon/operation/sleep_copy.h"
 
 namespace torpor {
+namespace {
+
+constexpr Duration kCancelCheck = milliseconds(20);
+
+}  // namespace
 
 Result<ExtentPtr> CreateExtent(const OperationContext& context, WorkerId worker,
                                const std::string& tag, const RangeSet::Range& range, Draw& draw) {
@@ -44,12 +49,18 @@ void EndExtents(const OperationContext& context, std::vector<ExtentPtr> extents)
   }
 }
 
-Result<std::shared_ptr<WorkerLink>> FindLink(const OperationContext& context, WorkerId worker) {
-  const auto info = context.inventory.FindWorker(worker);
-  if (!info.has_value() || !info->awaited) return context.directory.Find(worker);
-  return Unavailable("WORKER_AWAITED", "worker " + WorkerName(worker) + " (" + info->name +
-                                           ") has not come back since the daemon was started again")
-      .With("worker", WorkerName(worker));
+Result<std::shared_ptr<WorkerLink>> FindLink(const OperationContext& context, WorkerId worker,
+                                             TimePoint deadline, const CancelToken* cancel) {
+  for (;;) {
+    const TimePoint next = std::chrono::steady_clock::now() + kCancelCheck;
+    if (context.inventory.AwaitReturn(worker, std::min(deadline, next))) break;
+    TORPOR_RETURN_IF_ERROR(CheckCancelled(cancel));
+    if (next < deadline) continue;
+    return Unavailable("WORKER_AWAITED", "worker " + WorkerName(worker) +
+                                             " has not come back since the daemon was started again")
+        .With("worker", WorkerName(worker));
+  }
+  return context.directory.Find(worker);
 }
 
 Status CheckWanted(TimePoint deadline, const CancelToken* cancel) {

@@ -34,8 +34,10 @@ class PhaseTimer {
   const TimePoint start_;
 };
 
-// The way to a worker. UNAVAILABLE WORKER_GONE, WORKER_AWAITED.
-Result<std::shared_ptr<WorkerLink>> FindLink(const OperationContext& context, WorkerId worker);
+// The way to a worker; waits for one that is to come back after the daemon's restart.
+//   UNAVAILABLE WORKER_GONE; WORKER_AWAITED: not back by `deadline`; what `cancel` says
+Result<std::shared_ptr<WorkerLink>> FindLink(const OperationContext& context, WorkerId worker,
+                                             TimePoint deadline, const CancelToken* cancel);
 
 // OK until `deadline` has passed (DEADLINE_EXCEEDED OPERATION_DEADLINE), or `cancel` says why not.
 Status CheckWanted(TimePoint deadline, const CancelToken* cancel);

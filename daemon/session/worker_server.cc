@@ -270,6 +270,7 @@ void WorkerServer::Serve(const std::shared_ptr<wire::Channel>& channel,
           handler.OnRequest(worker, channel, std::move(request));
         }
       } forward(handler_, worker, channel);
+      handler_.OnWelcomed(worker);
       why = channel->Run(forward);
     } else {
       channel->End(why);

@@ -34,6 +34,8 @@ class WorkerServer {
     virtual Result<wire::HelloReply> OnHello(const wire::Hello& hello,
                                              const net::PeerCredentials& peer,
                                              const std::shared_ptr<wire::Channel>& channel) = 0;
+    // The worker has been told: from now on it can be asked.
+    virtual void OnWelcomed(WorkerId /*worker*/) {}
     // By the connection's thread: must not wait for answers of the same worker.
     virtual void OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& channel,
                            net::Frame request) = 0;
