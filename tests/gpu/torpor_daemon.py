@@ -104,6 +104,26 @@ class Daemon:
         self.close()
 
 
+def ctl_all(daemons, command, *arguments, timeout=300):
+    """The JSON answers of one torporctl call to several daemons, in their order."""
+    line = [
+        daemons[0].programs.torporctl,
+        *(f"--target={daemon.control_socket}" for daemon in daemons),
+        "--json",
+        command,
+        *arguments,
+    ]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=timeout, check=False)
+    if done.returncode != 0:
+        raise CommandFailed(
+            f"{command} {' '.join(arguments)} at {len(daemons)}: status {done.returncode}\n"
+            f"{done.stdout}{done.stderr}"
+        )
+    if len(daemons) == 1:
+        return [json.loads(done.stdout)]
+    return [json.loads(answer)["answer"] for answer in done.stdout.splitlines()]
+
+
 def number(answer, name):
     """A number of an answer; protobuf's JSON writes 64 bits as text."""
     return int(answer[name])
