@@ -183,7 +183,7 @@ class Run:
             self.program, "--list_loads", f"--loads={options.load}", f"--scale={options.scale}"
         ).split()
         weights = int(listed[2])
-        self.figures.fact("load", f"{listed[0]}, {listed[1]} segments, {weights:,} bytes of weights")
+        self.figures.fact("load", f"{listed[0]}, {listed[1]} segments, weights {weights:,} bytes")
         pool = weights + (128 * MIB if self.host else 2 * GIB)
         runtime = tempfile.mkdtemp(prefix="torpor-", dir="/tmp")
         try:
@@ -205,11 +205,10 @@ class Run:
             time.sleep(PAUSE)
             self._move("first wake", "wake", range(len(self.gpus)))
             self._cycles()
-            before = time.monotonic()
-            answers, _ = ask_all(self.roles, "verify")
+            answers, spent = ask_all(self.roles, "verify")
             self.figures.check(
                 "every byte of weights and KV cache is right, on each GPU", True,
-                f"{[int(answer['bytes']) for answer in answers]}, {time.monotonic() - before:.1f} s",
+                f"{[int(answer['bytes']) for answer in answers]}, {spent:.1f} s",
             )
         finally:
             self.close()
@@ -298,8 +297,8 @@ class Run:
             sizes = {size for run in at_once[verb] for _, size in run}
             self.figures.check(f"{name}: all of it was copied, each time", len(sizes) == 1, sizes)
             self._record(
-                name, size, [size / one / 1e9 for one in ones], [size / one / 1e9 for one in all_of],
-                size * count / slowest / 1e9,
+                name, size, [size / spent / 1e9 for spent in ones],
+                [size / spent / 1e9 for spent in all_of], size * count / slowest / 1e9,
             )
             self.figures.row(
                 f"{verb} of {count} by one torporctl, start to end",
