@@ -51,8 +51,12 @@ SETTINGS = {
 }
 
 
-class RankFailed(Exception):
-    """A rank raised, or did not answer in time."""
+class RankGone(Exception):
+    """A rank has ended, or does not answer in time: nothing can go on."""
+
+
+class RankRaised(Exception):
+    """What a rank was told ended in an error; it takes the next."""
 
 
 class Rank:
@@ -84,16 +88,14 @@ class Rank:
         self.process.stdin.flush()
 
     def answer(self, deadline):
+        """{"value": ...} or {"error": text}"""
         try:
             line = self._answers.get(timeout=max(0.1, deadline - time.monotonic()))
         except queue.Empty:
-            raise RankFailed(f"rank {self.rank} does not answer") from None
+            raise RankGone(f"rank {self.rank} does not answer") from None
         if line is None:
-            raise RankFailed(f"rank {self.rank} has ended with {self.process.poll()}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise RankFailed(f"rank {self.rank}: {answer['error']}")
-        return answer["value"]
+            raise RankGone(f"rank {self.rank} has ended with {self.process.poll()}")
+        return json.loads(line)
 
     def tail(self, lines=40):
         text = pathlib.Path(self.log_path).read_text(errors="replace")
@@ -174,7 +176,14 @@ class Run:
         deadline = time.monotonic() + patience
         for rank in self.ranks:
             rank.tell(what, **arguments)
-        return [rank.answer(deadline) for rank in self.ranks]
+        return self.answers(deadline)
+
+    def answers(self, deadline):
+        answers = [rank.answer(deadline) for rank in self.ranks]
+        errors = [f"rank {i}: {one['error']}" for i, one in enumerate(answers) if "error" in one]
+        if errors:
+            raise RankRaised("; ".join(errors))
+        return [answer["value"] for answer in answers]
 
     def yes(self, check, what, **arguments):
         """Records that all ranks answer true; what they say otherwise, or beside that."""
@@ -306,7 +315,7 @@ class Run:
                 f"all is awake after sleep {turn + 1} while both generate", status == 0,
                 "" if status == 0 else answers,
             )
-        answers = [rank.answer(deadline) for rank in self.ranks]
+        answers = self.answers(deadline)
         self.figures.check(
             "what was generated meanwhile is what is always generated",
             all(answer["good"] == rounds for answer in answers), answers,
@@ -392,15 +401,16 @@ def main():
             traceback.print_exc()
             figures.check(f"{name} runs to its end", False, str(error).splitlines()[-1][:300])
             run.diagnose()
-            # Ranks that no longer work at the same thing cannot go on.
-            run.broken = run.broken or not isinstance(error, CommandFailed) or name == "start"
+            run.broken = name == "start" or not isinstance(error, (CommandFailed, RankRaised))
         figures.fact(f"seconds of {name}", f"{time.monotonic() - start:.1f}")
         figures.write(out, "tensor_parallel")
         if run.broken:
             break
-        if name != "start":
+        try:
             # The next step starts awake.
             ctl_each(run.daemons, "wake", "--all", timeout=20)
+        except (CommandFailed, subprocess.TimeoutExpired) as error:
+            figures.check(f"all is awake after {name}", False, error)
     try:
         run.close()
     except Exception:  # pylint: disable=broad-except
