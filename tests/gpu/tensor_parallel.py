@@ -40,15 +40,14 @@ STEPS = ("levels", "cycles", "tagged", "graph", "graph_asleep", "while_generatin
 SETTINGS = {
     # A captured collective would register its buffers, whose pages a sleep takes away.
     "NCCL_GRAPH_REGISTER": "0",
-    # No NVLink multicast.
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     "NCCL_SOCKET_IFNAME": "lo",
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,ENV,P2P,REG",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "OMP_NUM_THREADS": "4",
 }
+# No NVLink multicast, whatever is set outside.
+ALWAYS = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 
 
 class RankGone(Exception):
@@ -134,7 +133,7 @@ class Run:
                 "--worker_deadline=6s", runtime_dir=self.runtime,
                 log=self.out / f"tensor-parallel-torpord-{gpu.index}.log",
             ))
-        environment = {**SETTINGS, **os.environ}
+        environment = {**SETTINGS, **os.environ, **ALWAYS}
         environment |= {
             "TORPOR_RUNTIME_DIR": self.runtime, "TORPOR_TEST_RENDEZVOUS": f"{self.runtime}/ranks",
             "TORPOR_DRIVER": options.driver,
