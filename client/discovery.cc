@@ -31,6 +31,14 @@ std::vector<std::string> Sockets(const std::string& runtime_dir) {
   return found;
 }
 
+std::vector<std::string> Live(const std::vector<std::string>& paths) {
+  std::vector<std::string> live;
+  for (const std::string& path : paths) {
+    if (net::ConnectUnix(path).ok()) live.push_back(path);
+  }
+  return live;
+}
+
 std::string Join(const std::vector<std::string>& items) {
   std::string all;
   for (const std::string& item : items) all.append(all.empty() ? "" : ",").append(item);
@@ -54,15 +62,19 @@ Result<std::string> FindWorkerSocket(const std::string& runtime_dir,
     return NotRunning("no daemon serves device " + device_uuid + " at " + path, all);
   }
   if (all.size() == 1) return all.front();
-  std::vector<std::string> live;
-  for (const std::string& path : all) {
-    if (net::ConnectUnix(path).ok()) live.push_back(path);
-  }
+  const std::vector<std::string> live = Live(all);
   if (live.size() == 1) return live.front();
   if (live.empty()) return NotRunning("no daemon listens under " + runtime_dir, all);
   return FailedPrecondition("AMBIGUOUS_DAEMON", "several daemons listen under " + runtime_dir +
                                                     ": say which by device or socket")
       .With("candidates", Join(live));
+}
+
+Result<std::vector<std::string>> FindWorkerSockets(const std::string& runtime_dir) {
+  const std::vector<std::string> all = Sockets(runtime_dir);
+  std::vector<std::string> live = Live(all);
+  if (live.empty()) return NotRunning("no daemon listens under " + runtime_dir, all);
+  return live;
 }
 
 }  // namespace torpor::client

@@ -171,8 +171,10 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
       const std::unique_ptr<ControlServer> server,
       ControlServer::Start(service, {dir.control_socket(), flags.socket_mode, flags.listen}));
 
-  log::Info("host pool {} ({}), safety reserve {}, device context {}",
-            FormatBytes(options.host_pool), core->pool_kind(), FormatBytes(options.safety_reserve),
+  log::Info("host pool {} ({}{}), safety reserve {}, device context {}",
+            FormatBytes(options.host_pool), core->pool_kind(),
+            device.numa_node < 0 ? "" : ", NUMA node " + std::to_string(device.numa_node),
+            FormatBytes(options.safety_reserve),
             device.context < Bytes(0) ? "unknown" : FormatBytes(device.context));
   std::printf("torpord %s serves %s (%s, %s, %s) at %s and %s%s\n", Version(), device.uuid.c_str(),
               device.kind.c_str(), device.name.c_str(), FormatBytes(device.total).c_str(),

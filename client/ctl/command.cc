@@ -76,16 +76,20 @@ class Flags {
  public:
   explicit Flags(Words& words) : words_(words) {
     Command& command = words.command;
-    Common("target", "ADDRESS", "the daemon's socket path or address (default: found)",
+    Common("target", "ADDRESS",
+           "the daemon's socket path or address (default: found); usage, sleep, wake: repeatable",
            [&](std::string_view value) {
-             command.target = std::string(value);
+             command.targets.emplace_back(value);
              return Status::Ok();
            });
-    Common("device", "UUID", "the daemon of this device (default: the only one)",
+    Common("device", "UUID",
+           "the daemon of this device (default: the only one); usage, sleep, wake: repeatable",
            [&](std::string_view value) {
-             command.device = std::string(value);
+             command.devices.emplace_back(value);
              return Status::Ok();
            });
+    SpecialSwitch("all-devices", "usage, sleep, wake: every daemon that listens there",
+                  [&] { command.all_devices = true; });
     Common("runtime-dir", "DIR",
            "where to look (default $TORPOR_RUNTIME_DIR, else /run/torpor for root, else "
            "$XDG_RUNTIME_DIR/torpor)",
@@ -258,13 +262,14 @@ struct VerbInfo {
 
 const std::vector<VerbInfo>& Verbs() {
   static const auto& verbs = *new std::vector<VerbInfo>{
-      {"usage", Verb::kUsage, {}},
+      {"usage", Verb::kUsage, {"all-devices"}},
       {"sleep",
        Verb::kSleep,
-       {"worker", "tag", "all", "level", "policy", "force", "priority", "request-id"}},
+       {"all-devices", "worker", "tag", "all", "level", "policy", "force", "priority",
+        "request-id"}},
       {"wake",
        Verb::kWake,
-       {"worker", "tag", "all", "order", "reservation", "priority", "request-id"}},
+       {"all-devices", "worker", "tag", "all", "order", "reservation", "priority", "request-id"}},
       {"reserve",
        Verb::kReserve,
        {"name", "part", "host-bytes", "ttl", "wait", "hold", "keep", "request-id"}},
@@ -284,7 +289,25 @@ bool IsSocketPath(const std::string& target) {
   return ::stat(target.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
 }
 
+// That what was said of daemons goes together, and with the verb.
+Status CheckDaemons(const Command& command, const std::string& verb,
+                    const std::string& reservation) {
+  const int ways = (command.targets.empty() ? 0 : 1) + (command.devices.empty() ? 0 : 1) +
+                   (command.all_devices ? 1 : 0);
+  if (ways > 1) return BadCommand("--target, --device and --all-devices exclude each other");
+  if (!AsksSeveral(command)) return Status::Ok();
+  const bool can =
+      command.verb == Verb::kUsage || command.verb == Verb::kSleep || command.verb == Verb::kWake;
+  if (!can) return BadCommand(verb + " asks one daemon");
+  if (!reservation.empty()) return BadCommand("a reservation is one daemon's");
+  return Status::Ok();
+}
+
 }  // namespace
+
+bool AsksSeveral(const Command& command) {
+  return command.all_devices || command.targets.size() > 1 || command.devices.size() > 1;
+}
 
 Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
   Words words;
@@ -323,9 +346,10 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
   }
   if (!rest.empty()) return BadCommand("unexpected argument \"" + rest.front() + "\"");
   if (names_one && words.reservation.empty()) return BadCommand(name + " which reservation?");
-  if (IsSocketPath(command.target)) {
-    command.target.insert(0, "unix:");
+  for (std::string& target : command.targets) {
+    if (IsSocketPath(target)) target.insert(0, "unix:");
   }
+  TORPOR_RETURN_IF_ERROR(CheckDaemons(command, name, words.reservation));
   if (command.timeout == kNoTimeout && command.verb != Verb::kWatch) {
     command.timeout = std::chrono::minutes(5);
   }
@@ -355,11 +379,14 @@ std::string CommandHelp() {
          "  torporctl renew RESERVATION --ttl 30s\n"
          "  torporctl release RESERVATION\n"
          "  torporctl watch [WORKER...]\n"
+         "\n"
+         "With several daemons (--target or --device more than once, --all-devices) usage,\n"
+         "sleep and wake ask all of them at once and print each answer under its address.\n"
          "\n" +
          Flags(words).set().Help() +
          "\n"
          "Exit status: 0 done; 1 the call failed; 2 the command line is wrong; 3 done for some of\n"
-         "the selected workers only.\n";
+         "the daemons or selected workers only.\n";
 }
 
 }  // namespace torpor::ctl

@@ -18,9 +18,10 @@ constexpr Duration kNoTimeout = Duration::max();
 // What one command line asks for.
 struct Command {
   Verb verb = Verb::kHelp;
-  std::string target;  // gRPC's name of the daemon; empty: found by the next two
+  std::vector<std::string> targets;  // gRPC's names of the daemons; none: found by the next three
   std::string runtime_dir;
-  std::string device;
+  std::vector<std::string> devices;
+  bool all_devices = false;  // every daemon of the runtime directory
   bool json = false;
   Duration timeout = kNoTimeout;
   // The one of the verb is filled in.
@@ -35,6 +36,9 @@ struct Command {
 // INVALID_ARGUMENT BAD_FLAG, BAD_COMMAND with a message of one line.
 Result<Command> ParseCommand(const std::vector<std::string>& arguments);
 std::string CommandHelp();
+
+// Whether the answer tells daemons apart: it may be of several.
+bool AsksSeveral(const Command& command);
 
 }  // namespace torpor::ctl
 

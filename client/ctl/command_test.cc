@@ -23,18 +23,34 @@ TEST(CommandTest, Usage) {
   ASSERT_THAT(command, IsOk());
   EXPECT_EQ(command->verb, Verb::kUsage);
   EXPECT_TRUE(command->json);
-  EXPECT_EQ(command->device, "host-0");
+  EXPECT_THAT(command->devices, ElementsAre("host-0"));
   EXPECT_EQ(command->timeout, seconds(3));
 }
 
 TEST(CommandTest, APathIsASocket) {
-  EXPECT_EQ(ParseCommand({"usage", "--target=/tmp/x.sock"})->target, "unix:/tmp/x.sock");
-  EXPECT_EQ(ParseCommand({"usage", "--target=run/x:1.sock"})->target, "unix:run/x:1.sock");
+  EXPECT_THAT(ParseCommand({"usage", "--target=/tmp/x.sock"})->targets,
+              ElementsAre("unix:/tmp/x.sock"));
+  EXPECT_THAT(ParseCommand({"usage", "--target=run/x:1.sock"})->targets,
+              ElementsAre("unix:run/x:1.sock"));
   for (const char* name :
        {"127.0.0.1:7070", "unix:x.sock", "unix:///x.sock", "dns:///localhost:1"}) {
-    EXPECT_EQ(ParseCommand({"--target", name, "usage"})->target, name);
+    EXPECT_THAT(ParseCommand({"--target", name, "usage"})->targets, ElementsAre(name));
   }
-  EXPECT_THAT(ParseCommand({"usage"})->target, IsEmpty());
+  EXPECT_THAT(ParseCommand({"usage"})->targets, IsEmpty());
+}
+
+TEST(CommandTest, SeveralDaemons) {
+  auto command = ParseCommand({"sleep", "--all", "--level=1", "--target=/a", "--target=b:1"});
+  ASSERT_THAT(command, IsOk());
+  EXPECT_THAT(command->targets, ElementsAre("unix:/a", "b:1"));
+  EXPECT_TRUE(AsksSeveral(*command));
+  command = ParseCommand({"wake", "--all", "--device=GPU-1", "--device=GPU-2"});
+  ASSERT_THAT(command, IsOk());
+  EXPECT_THAT(command->devices, ElementsAre("GPU-1", "GPU-2"));
+  EXPECT_TRUE(AsksSeveral(*command));
+  EXPECT_TRUE(AsksSeveral(*ParseCommand({"usage", "--all-devices"})));
+  EXPECT_FALSE(AsksSeveral(*ParseCommand({"usage", "--device=GPU-1"})));
+  EXPECT_FALSE(AsksSeveral(*ParseCommand({"usage", "--target=/a"})));
 }
 
 TEST(CommandTest, ASocketOfTheWorkingDirectory) {
@@ -46,10 +62,10 @@ TEST(CommandTest, ASocketOfTheWorkingDirectory) {
   name.copy(address.sun_path, sizeof address.sun_path - 1);
   ASSERT_EQ(::chdir(testing::TempDir().c_str()), 0);
   ASSERT_EQ(::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  EXPECT_EQ(ParseCommand({"usage", "--target", name})->target, "unix:" + name);
+  EXPECT_THAT(ParseCommand({"usage", "--target", name})->targets, ElementsAre("unix:" + name));
   ::unlink(name.c_str());
   ::close(fd);
-  EXPECT_EQ(ParseCommand({"usage", "--target", name})->target, name);
+  EXPECT_THAT(ParseCommand({"usage", "--target", name})->targets, ElementsAre(name));
 }
 
 TEST(CommandTest, SleepByLevel) {
@@ -188,6 +204,12 @@ TEST(CommandTest, RefusesWhatMakesNoSense) {
       {{"watch", "--kind=dreams"}, "\"dreams\" is no kind of event"},
       {{"watch", "--kind=unspecified"}, "is no kind of event"},
       {{"watch", "--all"}, "--all does not go with watch"},
+      {{"watch", "--all-devices"}, "--all-devices does not go with watch"},
+      {{"watch", "--device=a", "--device=b"}, "watch asks one daemon"},
+      {{"reserve", "--target=/a", "--target=/b"}, "reserve asks one daemon"},
+      {{"usage", "--target=/a", "--device=b"}, "exclude each other"},
+      {{"usage", "--all-devices", "--device=b"}, "exclude each other"},
+      {{"wake", "--all", "--all-devices", "--reservation=r-1"}, "a reservation is one daemon's"},
   };
   for (const auto& [arguments, message] : cases) {
     const auto command = ParseCommand(arguments);

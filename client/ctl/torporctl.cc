@@ -2,71 +2,63 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "client/ctl/call.h"
 #include "client/ctl/command.h"
 #include "client/ctl/print.h"
+#include "client/ctl/several.h"
 #include "client/ctl/stop_signal.h"
 #include "client/ctl/watch.h"
 #include "client/discovery.h"
 #include "google/rpc/status.pb.h"
-#include "lib/base/clock.h"
 #include "lib/base/runtime_dir.h"
 #include "lib/base/status.h"
-#include "lib/base/units.h"
 #include "lib/cli/version.h"
 #include "torpor/v1/memory_service.grpc.pb.h"
 
 namespace torpor::ctl {
 namespace {
 
-// Documented in the help.
-enum ExitStatus { kDone = 0, kFailed = 1, kBadCommandLine = 2, kPartlyDone = 3 };
+// gRPC's name of the control socket beside a worker socket.
+std::string ControlTarget(const std::string& worker_socket) {
+  return "unix:" + worker_socket.substr(0, worker_socket.rfind('/')) + "/control.sock";
+}
 
-// gRPC's name of the control socket.
-Result<std::string> FindTarget(const Command& command) {
-  if (!command.target.empty()) return command.target;
+// gRPC's names of the daemons to ask, at least one.
+Result<std::vector<std::string>> FindTargets(const Command& command) {
+  if (!command.targets.empty()) return command.targets;
   std::string runtime_dir = command.runtime_dir;
   if (runtime_dir.empty()) {
     TORPOR_ASSIGN_OR_RETURN(runtime_dir, DefaultRuntimeDir());
   }
-  TORPOR_ASSIGN_OR_RETURN(const std::string worker_socket,
-                          client::FindWorkerSocket(runtime_dir, command.device));
-  return "unix:" + worker_socket.substr(0, worker_socket.rfind('/')) + "/control.sock";
+  std::vector<std::string> targets;
+  if (command.all_devices) {
+    TORPOR_ASSIGN_OR_RETURN(const std::vector<std::string> sockets,
+                            client::FindWorkerSockets(runtime_dir));
+    for (const std::string& socket : sockets) targets.push_back(ControlTarget(socket));
+    return targets;
+  }
+  for (const std::string& device :
+       command.devices.empty() ? std::vector<std::string>{""} : command.devices) {
+    TORPOR_ASSIGN_OR_RETURN(const std::string socket,
+                            client::FindWorkerSocket(runtime_dir, device));
+    targets.push_back(ControlTarget(socket));
+  }
+  return targets;
 }
 
 int Fail(const Command& command, const grpc::Status& status) {
-  google::rpc::Status rpc;
-  if (!rpc.ParseFromString(status.error_details()) || rpc.code() == 0) {
-    rpc.Clear();
-    rpc.set_code(status.error_code());
-    rpc.set_message(status.error_message());
-  }
+  const google::rpc::Status rpc = ToRpcStatus(status);
   if (command.json) {
     std::fputs(PrintJson(rpc).c_str(), stderr);
   } else {
     std::fputs(("torporctl: " + PrintError(rpc)).c_str(), stderr);
   }
   return kFailed;
-}
-
-template <typename Response>
-bool SomeFailed(const Response& response) {
-  for (const v1::WorkerResult& result : response.workers()) {
-    if (result.status().code() != 0) return true;
-  }
-  return false;
-}
-
-bool UnderOperation(const v1::UsageResponse& usage) {
-  return std::any_of(usage.workers().begin(), usage.workers().end(),
-                     [](const v1::WorkerUsage& worker) { return !worker.operation_id().empty(); });
 }
 
 // One command's call to the daemon.
@@ -78,9 +70,7 @@ class Caller {
   template <typename Method, typename Request, typename Response>
   bool Call(Method method, const Request& request, Response& response) {
     grpc::ClientContext context;
-    context.set_deadline(
-        std::chrono::system_clock::now() +
-        std::chrono::duration_cast<std::chrono::system_clock::duration>(command_.timeout));
+    SetTimeout(context, command_.timeout);
     const StopOnSignal signal([&] { context.TryCancel(); });
     status_ = (stub_.*method)(&context, request, &response);
     stopped_ = signal.stopped() && status_.error_code() == grpc::StatusCode::CANCELLED;
@@ -91,7 +81,7 @@ class Caller {
     if (stopped_ && !command_.json) {
       UnblockStopSignals();
       std::fputs("torporctl: cancelled\n", stderr);
-      if (selector != nullptr) TellWhatBecameOf(*selector);
+      if (selector != nullptr) TellWhatBecameOf(stub_, *selector);
       return kFailed;
     }
     return Fail(command_, status_);
@@ -110,34 +100,6 @@ class Caller {
   }
 
  private:
-  // Prints the selected workers as they are once nothing moves them.
-  void TellWhatBecameOf(const v1::Selector& selector) {
-    const auto until = std::chrono::steady_clock::now() + seconds(10);
-    v1::UsageResponse usage;
-    do {
-      grpc::ClientContext context;
-      context.set_deadline(std::chrono::system_clock::now() + seconds(5));
-      usage.Clear();
-      if (!stub_.Usage(&context, {}, &usage).ok()) return;
-      if (!selector.workers().empty()) KeepSelected(selector, usage);
-      usage.clear_reservations();
-      usage.clear_queue();
-      if (!UnderOperation(usage)) break;
-      std::this_thread::sleep_for(milliseconds(20));
-    } while (std::chrono::steady_clock::now() < until);
-    std::fputs(ctl::Print(usage, std::chrono::system_clock::now()).c_str(), stderr);
-  }
-  static void KeepSelected(const v1::Selector& selector, v1::UsageResponse& usage) {
-    const auto selected = [&](const v1::WorkerUsage& worker) {
-      return std::any_of(
-          selector.workers().begin(), selector.workers().end(),
-          [&](const std::string& name) { return name == worker.id() || name == worker.name(); });
-    };
-    auto& workers = *usage.mutable_workers();
-    workers.erase(std::remove_if(workers.begin(), workers.end(), std::not_fn(selected)),
-                  workers.end());
-  }
-
   const Command& command_;
   v1::MemoryService::Stub& stub_;
   grpc::Status status_;
@@ -153,17 +115,14 @@ int Run(const Command& command) {
     std::printf("torporctl %s\n", Version());
     return kDone;
   }
-  const Result<std::string> target = FindTarget(command);
-  if (!target.ok()) {
-    std::fprintf(stderr, "torporctl: %s\n", target.status().ToString().c_str());
+  const Result<std::vector<std::string>> targets = FindTargets(command);
+  if (!targets.ok()) {
+    std::fprintf(stderr, "torporctl: %s\n", targets.status().ToString().c_str());
     return kFailed;
   }
   BlockStopSignals();
-  grpc::ChannelArguments arguments;
-  // Usage of a daemon with many workers and reservations.
-  arguments.SetMaxReceiveMessageSize(static_cast<int>(MiB(64).value()));
-  const auto stub = v1::MemoryService::NewStub(
-      grpc::CreateCustomChannel(*target, grpc::InsecureChannelCredentials(), arguments));
+  if (AsksSeveral(command)) return RunOnSeveral(command, *targets);
+  const auto stub = Connect(targets->front());
   if (command.verb == Verb::kWatch) {
     const grpc::Status status = RunWatch(*stub, command);
     return status.ok() ? kDone : Fail(command, status);

@@ -22,6 +22,8 @@ class Link {
 
   Status Open();
   Result<std::string> Measure();
+  // d2h, h2d or duplex, in steps of 64 MiB or less.
+  Result<std::string> Copy(const std::string& what);
 
  private:
   struct Side {
@@ -102,6 +104,35 @@ Result<std::string> Link::Measure() {
   return json.dump();
 }
 
+Result<std::string> Link::Copy(const std::string& what) {
+  if (what != "d2h" && what != "h2d" && what != "duplex") {
+    return InvalidArgument("BAD_COMMAND", what);
+  }
+  const TimePoint start = std::chrono::steady_clock::now();
+  TORPOR_ASSIGN_OR_RETURN(const double rate,
+                          Time(what != "h2d", what != "d2h", Bytes(block_.value() / 16)));
+  const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - start;
+  return "gbps=" + std::to_string(rate) + " ms=" + std::to_string(taken.count());
+}
+
+int AnswerCopies(const std::string& kind, Bytes amount) {
+  const Bytes block = std::min(GiB(1), amount);
+  const auto driver = OpenRoleDriver(kind, block * 2);
+  std::unique_ptr<Link> link;
+  Status opened = driver.status();
+  if (opened.ok()) {
+    link = std::make_unique<Link>(**driver, block, amount);
+    opened = link->Open();
+  }
+  if (opened.ok()) opened = link->Copy("duplex").status();  // the first copies are slower
+  if (!opened.ok()) {
+    Say(opened);
+    return 1;
+  }
+  Say(std::string("ready"));
+  return AnswerLines([&](const std::vector<std::string>& words) { return link->Copy(words[0]); });
+}
+
 Result<std::string> MeasureLink(const std::string& kind, Bytes amount) {
   const Bytes block = std::min(GiB(1), amount);
   TORPOR_ASSIGN_OR_RETURN(const std::unique_ptr<Driver> driver, OpenRoleDriver(kind, block * 2));
@@ -113,6 +144,9 @@ Result<std::string> MeasureLink(const std::string& kind, Bytes amount) {
 }  // namespace
 
 int RunLink(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 3 && arguments[2] == "asked") {
+    return AnswerCopies(arguments[0], Bytes(std::stoll(arguments[1])));
+  }
   if (arguments.size() != 2) return 2;
   Say(MeasureLink(arguments[0], Bytes(std::stoll(arguments[1]))));
   return 0;

@@ -29,6 +29,9 @@ int RunWorker(const std::vector<std::string>& arguments);
 // Measures the link with pinned memory; one answer without being asked. Arguments: driver, bytes to
 // copy for each figure.
 //   ok {"d2h": {...}, "h2d": {...}, "duplex": {...}} in GB/s by the size of a step
+// With a third argument, "asked", it says "ready" and copies what it is asked to, so that several
+// can do so at once:
+//   d2h, h2d, duplex   ok gbps=RATE ms=TIME
 int RunLink(const std::vector<std::string>& arguments);
 
 // Times what the driver takes for a handle, by size; one answer without being asked: ok [{...}], in

@@ -58,6 +58,76 @@ TEST_F(TorporctlTest, AsksWhichOfSeveral) {
   EXPECT_THAT(Ctl({"usage", "--device=host-1"}).output, HasSubstr("Device host-1"));
 }
 
+TEST_F(TorporctlTest, MovesWhatSeveralDaemonsHave) {
+  auto second = DaemonProcess::Start(dir_.path(), {"--device=host-1", "--host_pool=32MiB"});
+  ASSERT_THAT(second, IsOk());
+  const std::string targets[] = {"--target=" + daemon_->control_socket(),
+                                 "--target=" + dir_.path() + "/host-1/control.sock"};
+  auto one = WorkerProcess::Connect(daemon_->worker_socket(), "rank-0");
+  auto two = WorkerProcess::Connect(dir_.path() + "/host-1/worker.sock", "rank-1");
+  ASSERT_TRUE(one.ok() && two.ok());
+  const auto first_weights = (*one)->Allocate("weights", "16MiB", 1);
+  const auto second_weights = (*two)->Allocate("weights", "8MiB", 2);
+  ASSERT_TRUE(first_weights.ok() && second_weights.ok());
+
+  const Finished slept = Ctl({"sleep", "--level=1", "--all", "--all-devices"});
+  EXPECT_EQ(slept.exit_status, 0) << slept.errors;
+  EXPECT_THAT(slept.output, testing::ContainsRegex("== unix:.*/host-0/control.sock\n(.*\n)*"
+                                                   "Freed 16.00 MiB of device memory.\n"
+                                                   "== unix:.*/host-1/control.sock\n(.*\n)*"
+                                                   "Freed 8.00 MiB of device memory.\n"));
+  const Finished woken = Ctl({"wake", "--all", targets[1], targets[0], "--json"});
+  EXPECT_EQ(woken.exit_status, 0) << woken.errors;
+  EXPECT_THAT(
+      woken.output,
+      testing::MatchesRegex("\\{\"target\": \"unix:.*/host-1/control.sock\", \"answer\": .*\n"
+                            "\\{\"target\": \"unix:.*/host-0/control.sock\", \"answer\": .*\n"));
+  EXPECT_THAT((*one)->Ask("check " + *first_weights + " 1"), IsOk());
+  EXPECT_THAT((*two)->Ask("check " + *second_weights + " 2"), IsOk());
+
+  // The other one's is done all the same.
+  const Finished partly =
+      Ctl({"sleep", "--level=1", "rank-1", "--device=host-0", "--device=host-1"});
+  EXPECT_EQ(partly.exit_status, 3);
+  EXPECT_THAT(partly.errors, testing::ContainsRegex("torporctl: unix:.*/host-0/control.sock: "
+                                                    "NOT_FOUND UNKNOWN_WORKER: "));
+  EXPECT_THAT(partly.output, HasSubstr("Freed 8.00 MiB of device memory."));
+  const Finished refused = Ctl({"wake", "nobody", "--all-devices", "--json"});
+  EXPECT_EQ(refused.exit_status, 1);
+  EXPECT_THAT(refused.output, HasSubstr("/host-1/control.sock\", \"error\": "));
+  EXPECT_THAT(refused.errors, IsEmpty());
+  const Finished usage = Ctl({"usage", "--all-devices"});
+  EXPECT_EQ(usage.exit_status, 0);
+  EXPECT_THAT(usage.output, HasSubstr("Device host-1 "));
+}
+
+TEST_F(TorporctlTest, CtrlCCancelsAtSeveralDaemons) {
+  auto second = DaemonProcess::Start(dir_.path(), {"--device=host-1"});
+  auto worker = WorkerProcess::Connect(daemon_->worker_socket(), "model");
+  ASSERT_TRUE(second.ok() && worker.ok());
+  ASSERT_THAT((*worker)->Allocate("weights", "16MiB", 1), IsOk());
+  ASSERT_THAT((*worker)->Ask("guard_begin"), IsOk());
+  TempDir out;
+  ChildProcess::Options options;
+  options.command = {std::filesystem::absolute("client/ctl/torporctl"), "sleep", "--level=1",
+                     "--all", "--all-devices"};
+  options.environment = {{"TORPOR_RUNTIME_DIR", dir_.path()}};
+  options.error_file = out.path() + "/errors";
+  auto ctl = ChildProcess::Start(options);
+  ASSERT_THAT(ctl, IsOk());
+  while (daemon_->Usage()->workers(0).operation_id().empty()) {
+    ASSERT_THAT((*ctl)->Wait(milliseconds(5)), HasReason("STILL_RUNNING"));
+  }
+  (*ctl)->Signal(SIGINT);
+  const auto status = (*ctl)->Wait();
+  ASSERT_THAT(status, IsOk());
+  EXPECT_EQ(*status, 3);  // the other one has nothing to put to sleep
+  const std::string errors = ReadFile(options.error_file);
+  EXPECT_THAT(errors, testing::ContainsRegex("torporctl: unix:.*/host-0/control.sock: CANCELLED"));
+  EXPECT_THAT(errors, testing::ContainsRegex("w-1 +model +[0-9]+ +guard +weights +1 +16.00 MiB"));
+  ASSERT_THAT((*worker)->Ask("guard_end"), IsOk());
+}
+
 TEST_F(TorporctlTest, SaysSoWhenNobodyIsThere) {
   ASSERT_EQ(*daemon_->Stop(), 0);
   const Finished usage = Ctl({"usage"});

@@ -3,9 +3,10 @@
 #
 #   TORPOR_BUNDLE=DIR|TARBALL tests/gpu/run.sh [--out DIR] [SECTION...]
 #     [--peers=all|none|PEER:LOAD,...] [--tms-wheel=FILE] [--bench=FLAG]
-#     [--wheels=DIR]
+#     [--wheels=DIR] [--multi=FLAG] [--tensor-parallel=FLAG]
 #
-# Sections, each done in less than 8 minutes; all without any:
+# Sections, each done in less than 8 minutes; without any, all that the GPUs
+# here suffice for:
 #   bench     sleeps and wakes, beside those of the peers; --bench= passes a
 #             flag to bench_sleep, as in --bench=--loads=seed,b14
 #   compat    torch_memory_saver's interface, with its users' scenarios
@@ -13,17 +14,24 @@
 #   demo      deploy/demo.sh, on a small checkpoint and on one of 1 GiB
 #   examples  docs/examples/python with models of PyTorch
 #   faults    workers that are killed, awake and asleep
+#   multi     sleeps and wakes on all GPUs of the host at once, a daemon for
+#             each, beside the link of one and of all; --multi= passes a flag
+#             to multi_gpu.py, as in --multi=--load=seed
 #   package   PyTorch through the Python package: models of 2B and 7B shape,
 #             graphs, torch.compile, 50 cycles, what the package costs
 #   pytorch   a PyTorch transformer of two billion parameters
+#   tensor_parallel
+#             a PyTorch model on two GPUs over NCCL, within 2 minutes;
+#             --tensor-parallel= passes a flag to tensor_parallel.py, as in
+#             --tensor-parallel=--steps=levels,graph
 #   vllm      vLLM's allocator and sleep-mode backend, without vLLM
 #
 # Needs the NVIDIA driver and Python (TORPOR_PYTHON names it): for bench and demo
-# with numpy, safetensors; for peers, compat, examples, package, pytorch and vllm
-# with torch; for package, pytorch and vllm also transformers, for pytorch
-# nvidia-ml-py, for examples grpcio and protobuf. The package torpor is that of
-# the bundle. --wheels= has wheels in DIR, as of those, that are unpacked for this
-# run.
+# with numpy, safetensors; for peers, compat, examples, package, pytorch,
+# tensor_parallel and vllm with torch; for package, pytorch and vllm also
+# transformers, for pytorch nvidia-ml-py, for examples grpcio and protobuf. The
+# package torpor is that of the bundle. --wheels= has wheels in DIR, as of those,
+# that are unpacked for this run.
 # Logs and figures go to DIR (default $OUT, else gpu-results).
 set -uo pipefail
 
@@ -32,9 +40,11 @@ python=${TORPOR_PYTHON:-python3}
 out=${OUT:-gpu-results}
 sections=()
 bench=()
+multi=()
+tensor_parallel=()
 wheels=
 
-usage() { sed -n '2,28s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,35s/^# \{0,1\}//p' "$0"; }
 
 while [ $# -gt 0 ]; do
   case $1 in
@@ -42,16 +52,24 @@ while [ $# -gt 0 ]; do
     --out=*) out=${1#--out=} ;;
     --peers=* | --tms-wheel=*) bench+=("$1") ;;
     --bench=*) bench+=("${1#--bench=}") ;;
+    --multi=*) multi+=("${1#--multi=}") ;;
+    --tensor-parallel=*) tensor_parallel+=("${1#--tensor-parallel=}") ;;
     --wheels=*) wheels=${1#--wheels=} ;;
     -h | --help) usage; exit 0 ;;
-    bench | compat | contract | demo | examples | faults | package | pytorch | vllm)
+    bench | compat | contract | demo | examples | faults | multi | package | pytorch | \
+      tensor_parallel | vllm)
       sections+=("$1")
       ;;
     *) usage >&2; exit 2 ;;
   esac
   shift
 done
-[ ${#sections[@]} -gt 0 ] || sections=(bench compat contract demo examples faults package pytorch vllm)
+if [ ${#sections[@]} -eq 0 ]; then
+  sections=(bench compat contract demo examples faults package pytorch vllm)
+  if [ "$(nvidia-smi -L 2> /dev/null | grep -c '^GPU ')" -gt 1 ]; then
+    sections+=(multi tensor_parallel)
+  fi
+fi
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -104,8 +122,15 @@ for section in "${sections[@]}"; do
     compat) command=("$python" "$here/compat_tms.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     examples) command=("$python" "$here/examples.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     faults) command=("$python" "$here/faults.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
+    multi)
+      command=("$python" "$here/multi_gpu.py" --bundle "$TORPOR_BUNDLE" --out "$out" "${multi[@]}")
+      ;;
     package) command=("$python" "$here/package_torch.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     pytorch) command=("$python" "$here/pytorch_sleep.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
+    tensor_parallel)
+      command=("$python" "$here/tensor_parallel.py" --bundle "$TORPOR_BUNDLE" --out "$out"
+        "${tensor_parallel[@]}")
+      ;;
     vllm) command=("$python" "$here/vllm_allocator.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
   esac
   echo "==== $section"

@@ -104,6 +104,35 @@ class Daemon:
         self.close()
 
 
+def ctl_each(daemons, command, *arguments, timeout=300):
+    """One torporctl call to several daemons: its status, and for each {"answer": ...} or
+    {"error": ...}."""
+    line = [
+        daemons[0].programs.torporctl,
+        *(f"--target={daemon.control_socket}" for daemon in daemons),
+        "--json",
+        command,
+        *arguments,
+    ]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=timeout, check=False)
+    if len(daemons) > 1:
+        lines = done.stdout.splitlines()
+        if len(lines) != len(daemons):
+            raise CommandFailed(f"{command}: status {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.returncode, [json.loads(answer) for answer in lines]
+    # An error goes elsewhere.
+    key, text = ("answer", done.stdout) if done.stdout else ("error", done.stderr)
+    return done.returncode, [{key: json.loads(text)}]
+
+
+def ctl_all(daemons, command, *arguments, timeout=300):
+    """The JSON answers of one torporctl call to several daemons, in their order."""
+    status, answers = ctl_each(daemons, command, *arguments, timeout=timeout)
+    if status != 0:
+        raise CommandFailed(f"{command} {' '.join(arguments)}: status {status}\n{answers}")
+    return [answer["answer"] for answer in answers]
+
+
 def number(answer, name):
     """A number of an answer; protobuf's JSON writes 64 bits as text."""
     return int(answer[name])

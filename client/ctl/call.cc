@@ -1,0 +1,73 @@
+#include "client/ctl/call.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <thread>
+
+#include "client/ctl/print.h"
+#include "lib/base/units.h"
+
+namespace torpor::ctl {
+namespace {
+
+bool UnderOperation(const v1::UsageResponse& usage) {
+  return std::any_of(usage.workers().begin(), usage.workers().end(),
+                     [](const v1::WorkerUsage& worker) { return !worker.operation_id().empty(); });
+}
+
+void KeepSelected(const v1::Selector& selector, v1::UsageResponse& usage) {
+  const auto selected = [&](const v1::WorkerUsage& worker) {
+    return std::any_of(
+        selector.workers().begin(), selector.workers().end(),
+        [&](const std::string& name) { return name == worker.id() || name == worker.name(); });
+  };
+  auto& workers = *usage.mutable_workers();
+  workers.erase(std::remove_if(workers.begin(), workers.end(), std::not_fn(selected)),
+                workers.end());
+}
+
+}  // namespace
+
+std::unique_ptr<v1::MemoryService::Stub> Connect(const std::string& target) {
+  grpc::ChannelArguments arguments;
+  // Usage of a daemon with many workers and reservations.
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(MiB(64).value()));
+  return v1::MemoryService::NewStub(
+      grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
+}
+
+void SetTimeout(grpc::ClientContext& context, Duration timeout) {
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::duration_cast<std::chrono::system_clock::duration>(timeout));
+}
+
+google::rpc::Status ToRpcStatus(const grpc::Status& status) {
+  google::rpc::Status rpc;
+  if (!rpc.ParseFromString(status.error_details()) || rpc.code() == 0) {
+    rpc.Clear();
+    rpc.set_code(status.error_code());
+    rpc.set_message(status.error_message());
+  }
+  return rpc;
+}
+
+void TellWhatBecameOf(v1::MemoryService::Stub& stub, const v1::Selector& selector) {
+  const auto until = std::chrono::steady_clock::now() + seconds(10);
+  v1::UsageResponse usage;
+  do {
+    grpc::ClientContext context;
+    SetTimeout(context, seconds(5));
+    usage.Clear();
+    if (!stub.Usage(&context, {}, &usage).ok()) return;
+    if (!selector.workers().empty()) KeepSelected(selector, usage);
+    usage.clear_reservations();
+    usage.clear_queue();
+    if (!UnderOperation(usage)) break;
+    std::this_thread::sleep_for(milliseconds(20));
+  } while (std::chrono::steady_clock::now() < until);
+  std::fputs(Print(usage, std::chrono::system_clock::now()).c_str(), stderr);
+}
+
+}  // namespace torpor::ctl

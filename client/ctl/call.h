@@ -1,0 +1,39 @@
+#ifndef TORPOR_CLIENT_CTL_CALL_H_
+#define TORPOR_CLIENT_CTL_CALL_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "google/rpc/status.pb.h"
+#include "lib/base/clock.h"
+#include "torpor/v1/memory_service.grpc.pb.h"
+
+namespace torpor::ctl {
+
+// Documented in the help.
+enum ExitStatus { kDone = 0, kFailed = 1, kBadCommandLine = 2, kPartlyDone = 3 };
+
+// Of the daemon with gRPC's name `target`; connects with the first call.
+std::unique_ptr<v1::MemoryService::Stub> Connect(const std::string& target);
+
+void SetTimeout(grpc::ClientContext& context, Duration timeout);
+
+// What the daemon sent as the error's details, or else what gRPC says.
+google::rpc::Status ToRpcStatus(const grpc::Status& status);
+
+// Prints the selected workers on standard error, once nothing moves them.
+void TellWhatBecameOf(v1::MemoryService::Stub& stub, const v1::Selector& selector);
+
+template <typename Response>
+bool SomeFailed(const Response& response) {
+  for (const v1::WorkerResult& result : response.workers()) {
+    if (result.status().code() != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace torpor::ctl
+
+#endif  // TORPOR_CLIENT_CTL_CALL_H_
