@@ -134,6 +134,7 @@ void KeeperServer::OnConnection() {
   if (const Status set = net::SetSendTimeout(accepted->get(), kSendTimeout); !set.ok()) {
     return Log("%s", set.ToString().c_str());
   }
+  if (supervisor_.running() && peer->pid == supervisor_.daemon().pid) supervisor_.NoteAttached();
   // The daemon has one; a newer one is of the daemon that follows.
   connection_ = *std::move(accepted);
 }

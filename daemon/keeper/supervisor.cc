@@ -15,8 +15,9 @@
 namespace torpor::keeper {
 namespace {
 
-// A daemon that ends sooner after its start is waited for before the next one.
-constexpr Duration kLived = seconds(10);
+// A daemon that ends sooner after its start is followed by a pause; one that has served is not, for
+// workers wait for the next one.
+constexpr Duration kLived = seconds(1);
 constexpr Duration kFirstPause = milliseconds(200);
 constexpr Duration kLongestPause = seconds(10);
 
@@ -48,6 +49,7 @@ bool Supervisor::TakeOver(const ProcessId& daemon) {
   pidfd_ = std::move(pidfd);
   daemon_ = daemon;
   ours_ = false;
+  attached_ = true;
   since_ = Clock::Real().Now();
   return true;
 }
@@ -79,6 +81,7 @@ Status Supervisor::Start() {
   }
   daemon_ = *process;
   ours_ = true;
+  attached_ = false;
   since_ = Clock::Real().Now();
   return Status::Ok();
 }
@@ -88,7 +91,7 @@ Supervisor::End Supervisor::Collect() {
   int status = 0;
   if (ours_ && ::waitpid(daemon_.pid, &status, 0) == daemon_.pid) end.status = status;
   pidfd_.Reset();
-  const bool lived = Clock::Real().Now() - since_ >= kLived;
+  const bool lived = attached_ && Clock::Real().Now() - since_ >= kLived;
   pause_ = lived ? Duration() : std::clamp(pause_ * 2, kFirstPause, kLongestPause);
   end.pause = pause_;
   return end;

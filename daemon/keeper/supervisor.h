@@ -27,16 +27,19 @@ struct ProcessId {
 Result<ProcessId> FindProcess(pid_t pid);
 
 // Starts the daemon, notices its end, and says when it is to be started again: at once after a
-// daemon that lived, later and later after one that does not. The daemon does not end with its
+// daemon that has attached and lived for a second, later and later after one that does not. The daemon does not end with its
 // keeper: another keeper can take it over. Not thread-safe.
 class Supervisor {
  public:
   explicit Supervisor(std::vector<std::string> command) : command_(std::move(command)) {}
 
-  // The daemon that the keeper before has started, if it is still there.
+  // The daemon that the keeper before has started, if it is still there. It has attached.
   bool TakeOver(const ProcessId& daemon);
   // INTERNAL ERRNO_..., if there can be no process. What cannot be executed ends with 127.
   Status Start();
+
+  // It has found its way to its keeper: what it needs for its start is there.
+  void NoteAttached() { attached_ = true; }
 
   bool running() const { return pidfd_.valid(); }
   const ProcessId& daemon() const { return daemon_; }
@@ -57,6 +60,7 @@ class Supervisor {
   ProcessId daemon_;
   UniqueFd pidfd_;
   bool ours_ = false;
+  bool attached_ = false;
   TimePoint since_;
   Duration pause_{};
 };

@@ -44,6 +44,16 @@ TEST(SupervisorTest, ADaemonThatDoesNotLiveIsStartedLaterAndLater) {
   EXPECT_EQ(last, seconds(10));
 }
 
+TEST(SupervisorTest, ADaemonThatLivedIsStartedAgainAtOnce) {
+  Supervisor supervisor({"/bin/sleep", "1.1"});
+  for (const bool attached : {false, true, false}) {
+    ASSERT_THAT(supervisor.Start(), IsOk());
+    if (attached) supervisor.NoteAttached();
+    ASSERT_TRUE(Ended(supervisor));
+    EXPECT_EQ(supervisor.Collect().pause == Duration(), attached);
+  }
+}
+
 TEST(SupervisorTest, PassesSignalsOn) {
   Supervisor supervisor({"/bin/sleep", "1000"});
   supervisor.Signal(SIGTERM);
