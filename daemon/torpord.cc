@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "daemon/control_server.h"
@@ -66,12 +67,17 @@ Result<Bytes> ChooseSafetyReserve(const Flags& flags, Bytes total) {
 // Ends the daemon in favour of one that its keeper starts.
 constexpr int kHandOver = SIGHUP;
 
+// An error that another start may not meet, whatever its code: the keeper takes status 2 as final.
+Status NotTheCommandLine(const Status& status) {
+  if (status.code() != Code::kInvalidArgument) return status;
+  Status other = Internal(status.reason(), status.message());
+  for (const auto& [key, value] : status.details()) other.Add(key, value);
+  return other;
+}
+
 // Whether what workers have outlives the daemon, and if not, why.
-Status ProtectionBy(const RemoteKeeper* keeper) {
-  if (keeper == nullptr) {
-    return FailedPrecondition("NO_KEEPER", "nothing outlives this daemon: it has no keeper");
-  }
-  const RemoteKeeper::Protection now = keeper->protection();
+Status ProtectionBy(const RemoteKeeper& keeper) {
+  const RemoteKeeper::Protection now = keeper.protection();
   if (now.is_protected) return Status::Ok();
   return Unavailable("KEEPER_GONE", "nothing outlives this daemon for now: its keeper is gone")
       .With("cause", now.reason)
@@ -152,18 +158,22 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
     of_keeper.on_change = [&health](const RemoteKeeper::Protection& now) {
       health.Tell(now.is_protected);
     };
-    TORPOR_ASSIGN_OR_RETURN(keeper, RemoteKeeper::Attach(flags.keeper, device.uuid, of_keeper));
-    TORPOR_ASSIGN_OR_RETURN(recovery, Recover(*keeper));
+    auto attached = RemoteKeeper::Attach(flags.keeper, device.uuid, of_keeper);
+    if (!attached.ok()) return NotTheCommandLine(attached.status());
+    keeper = *std::move(attached);
+    auto left = Recover(*keeper);
+    if (!left.ok()) return NotTheCommandLine(left.status());
+    recovery = *std::move(left);
     health.Tell(true);
     options.reconnect_grace = flags.reconnect_grace;
-    options.protection = [&keeper] { return ProtectionBy(keeper.get()); };
+    options.protection = [&keeper] { return ProtectionBy(*keeper); };
   }
   TORPOR_ASSIGN_OR_RETURN(
       const std::unique_ptr<Core> core,
       Core::Create(*driver, keeper != nullptr ? static_cast<Keeper&>(*keeper) : own_keeper,
                    Clock::Real(), options, std::move(recovery)));
   MemoryServiceImpl service(*core, Clock::Real(), flags.default_deadline, [&]() -> Status {
-    TORPOR_RETURN_IF_ERROR(ProtectionBy(keeper.get()));
+    TORPOR_RETURN_IF_ERROR(core->Protection());
     ::kill(::getpid(), kHandOver);
     return Status::Ok();
   });
@@ -172,7 +182,7 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
       ControlServer::Start(service, {dir.control_socket(), flags.socket_mode, flags.listen}));
 
   log::Info("host pool {} ({}{}), safety reserve {}, device context {}",
-            FormatBytes(options.host_pool), core->pool_kind(),
+            FormatBytes(core->pool_size()), core->pool_kind(),
             device.numa_node < 0 ? "" : ", NUMA node " + std::to_string(device.numa_node),
             FormatBytes(options.safety_reserve),
             device.context < Bytes(0) ? "unknown" : FormatBytes(device.context));
@@ -191,7 +201,7 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
   for (;;) {
     if (::sigwait(&stop_signals, &signal) != 0) continue;
     if (signal != kHandOver) break;
-    const Status left = ProtectionBy(keeper.get());
+    const Status left = core->Protection();
     if (left.ok()) break;
     log::Error("no hand-over: {}", left);
   }
@@ -203,6 +213,8 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
     // As if it were killed now: what is under way is finished or rolled back by who follows.
     const auto end = [] { ::_exit(keeper::kHandOverStatus); };
     server->Shutdown(flags.shutdown_deadline, end);
+    // Whoever the keeper is by then has everything, or is about to get it.
+    while (!keeper->is_protected()) std::this_thread::sleep_for(milliseconds(50));
     end();
   }
   server->Shutdown(flags.shutdown_deadline, [&] {

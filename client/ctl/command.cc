@@ -275,6 +275,7 @@ const std::vector<VerbInfo>& Verbs() {
        {"name", "part", "host-bytes", "ttl", "wait", "hold", "keep", "request-id"}},
       {"renew", Verb::kRenew, {"reservation", "ttl", "request-id"}},
       {"release", Verb::kRelease, {"reservation", "request-id"}},
+      {"upgrade", Verb::kUpgrade, {}},
       {"watch", Verb::kWatch, {"worker", "kind", "cursor"}},
   };
   return verbs;
@@ -319,7 +320,7 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
     return command;
   }
   if (rest.empty()) {
-    return BadCommand("what to do? usage, sleep, wake, reserve, renew, release or watch");
+    return BadCommand("what to do? usage, sleep, wake, reserve, renew, release, upgrade or watch");
   }
   const std::string name = rest.front();
   rest.erase(rest.begin());
@@ -327,7 +328,7 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
                                  [&](const VerbInfo& info) { return info.name == name; });
   if (verb == Verbs().end()) {
     return BadCommand("\"" + name +
-                      "\" is no command: usage, sleep, wake, reserve, renew, release or watch");
+                      "\" is no command: usage, sleep, wake, reserve, renew, release, upgrade or watch");
   }
   command.verb = verb->verb;
   for (const std::string& flag : words.given) {
@@ -378,6 +379,7 @@ std::string CommandHelp() {
          "  torporctl reserve --name NAME --part weights=14GiB --ttl 30s\n"
          "  torporctl renew RESERVATION --ttl 30s\n"
          "  torporctl release RESERVATION\n"
+         "  torporctl upgrade\n"
          "  torporctl watch [WORKER...]\n"
          "\n"
          "With several daemons (--target or --device more than once, --all-devices) usage,\n"

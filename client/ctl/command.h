@@ -10,7 +10,7 @@
 
 namespace torpor::ctl {
 
-enum class Verb { kHelp, kVersion, kUsage, kSleep, kWake, kReserve, kRenew, kRelease, kWatch };
+enum class Verb { kHelp, kVersion, kUsage, kSleep, kWake, kReserve, kRenew, kRelease, kUpgrade, kWatch };
 
 // A watch goes on.
 constexpr Duration kNoTimeout = Duration::max();

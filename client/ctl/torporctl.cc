@@ -2,9 +2,13 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <google/protobuf/util/message_differencer.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/ctl/call.h"
@@ -76,6 +80,10 @@ class Caller {
     stopped_ = signal.stopped() && status_.error_code() == grpc::StatusCode::CANCELLED;
     return status_.ok();
   }
+  // The call failed for want of a daemon.
+  bool Unavailable() const {
+    return !stopped_ && status_.error_code() == grpc::StatusCode::UNAVAILABLE;
+  }
   // The exit status of a call that failed.
   int Failed(const v1::Selector* selector = nullptr) {
     if (stopped_ && !command_.json) {
@@ -105,6 +113,42 @@ class Caller {
   grpc::Status status_;
   bool stopped_ = false;
 };
+
+// Ends the daemon in favour of one that its keeper starts, and waits until that one serves and has
+// everyone back.
+int Upgrade(Caller& caller) {
+  using Stub = v1::MemoryService::Stub;
+  v1::UpgradeResponse ended;
+  if (!caller.Call(&Stub::Upgrade, v1::UpgradeRequest(), ended)) return caller.Failed();
+  const auto since = std::chrono::steady_clock::now();
+  const auto passed = [&] {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
+                                                                 since);
+  };
+  v1::UsageResponse usage;
+  const auto is_next = [&] {
+    if (google::protobuf::util::MessageDifferencer::Equals(usage.start_time(), ended.start_time()))
+      return false;
+    return std::none_of(usage.workers().begin(), usage.workers().end(),
+                        [](const v1::WorkerUsage& worker) { return worker.awaited(); });
+  };
+  for (;;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (caller.Call(&Stub::Usage, v1::UsageRequest(), usage)) {
+      if (is_next()) break;
+    } else if (!caller.Unavailable()) {
+      return caller.Failed();
+    }
+    if (passed() > std::chrono::minutes(2)) {
+      std::fputs("torporctl: no daemon serves with all its workers back\n", stderr);
+      return kFailed;
+    }
+  }
+  caller.Print(usage, "From " + ended.version() + " to " + usage.version() + " in " +
+                          std::to_string(passed().count()) + " ms, " +
+                          std::to_string(usage.workers_size()) + " workers back.\n");
+  return kDone;
+}
 
 int Run(const Command& command) {
   if (command.verb == Verb::kHelp) {
@@ -175,6 +219,8 @@ int Run(const Command& command) {
       caller.PrintOnce(response, Print(response));
       return kDone;
     }
+    case Verb::kUpgrade:
+      return Upgrade(caller);
     case Verb::kHelp:
     case Verb::kVersion:
     case Verb::kWatch:

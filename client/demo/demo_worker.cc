@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/demo/crc32c.h"
+#include "lib/base/crc32c.h"
 #include "client/demo/model.h"
 #include "client/demo/safetensors.h"
 #include "client/torpor.hpp"

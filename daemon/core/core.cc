@@ -257,14 +257,23 @@ Result<UsageReport> Core::Usage() {
   report.pool = images.pool;
   report.pool_clean = images.clean;
   report.pool_promised = admission_.promised_host();
-  report.protection =
-      options_.protection == nullptr
-          ? FailedPrecondition("NO_KEEPER", "nothing outlives this daemon: it has no keeper")
-          : options_.protection();
+  report.protection = Protection();
   report.workers = inventory_.Snapshot();
   report.reservations = admission_.Reservations();
   report.queue = admission_.Queue();
   return report;
+}
+
+Status Core::Protection() const {
+  if (options_.protection == nullptr) {
+    return FailedPrecondition("NO_KEEPER", "nothing outlives this daemon: it has no keeper");
+  }
+  TORPOR_RETURN_IF_ERROR(options_.protection());
+  if (options_.host_pool <= Bytes(0) || pool_.memory().fd() >= 0) return Status::Ok();
+  return FailedPrecondition("POOL_NOT_KEPT",
+                            "the host pool is anonymous memory: what sleeps does not outlive this "
+                            "daemon (--pool_memory)")
+      .With("pool", pool_kind());
 }
 
 Result<ReserveResult> Core::RecordMade(const ReservationSpec& spec, Result<ReserveResult> made) {

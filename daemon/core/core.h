@@ -114,6 +114,7 @@ class Core final : public WorkerServer::Handler {
   // Pins the host pool in the background from now on, instead of when sleeps need it.
   void StartPinning() { pool_.StartPinning(); }
   // What the host pool is made of, as "tmpfs, huge pages".
+  Bytes pool_size() const { return pool_.memory().size(); }
   const std::string& pool_kind() const { return pool_.memory().description(); }
 
   // A result for each selected worker, or the error that all of them share.
@@ -122,6 +123,9 @@ class Core final : public WorkerServer::Handler {
   Result<std::vector<WorkerOutcome>> Sleep(const SleepCommand& command);
   Result<std::vector<WorkerOutcome>> WakeUp(const WakeCommand& command);
   Result<UsageReport> Usage();
+  // OK: what workers have outlives the daemon. FAILED_PRECONDITION NO_KEEPER, POOL_NOT_KEPT; what
+  // Options::protection says.
+  Status Protection() const;
   Result<ReserveResult> Reserve(const ReservationSpec& spec);
   // Waits in the queue until `deadline`, by the core's clock, and holds no thread meanwhile; does
   // not block. Calls `done` once, now or later, on any thread. CancelWait ends the wait of this

@@ -55,7 +55,7 @@ Result<std::unique_ptr<KeeperServer>> KeeperServer::Create(const Options& option
   TORPOR_ASSIGN_OR_RETURN(UniqueFd listener, net::ListenUnix(options.socket, 0600));
   sigset_t taken;
   sigemptyset(&taken);
-  for (const int signal : {SIGTERM, SIGINT, SIGCHLD}) sigaddset(&taken, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) sigaddset(&taken, signal);
   if (::sigprocmask(SIG_BLOCK, &taken, nullptr) != 0) return ErrnoStatus(errno, "block signals");
   UniqueFd signals(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals.valid()) return ErrnoStatus(errno, "take signals");
@@ -118,6 +118,10 @@ void KeeperServer::OnSignal() {
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;  // its descriptor says so
+    if (signal == SIGHUP) {
+      supervisor_.Signal(SIGHUP);  // hands over
+      continue;
+    }
     stopping_ = true;
     if (!supervisor_.running()) exit_ = 0;
     supervisor_.Signal(SIGTERM);

@@ -57,9 +57,9 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const SleepS
   WorkerOutcome outcome;
   outcome.worker = worker;
   const PhaseTimer total(&outcome.times.total);
+  const auto link = FindLink(context, worker, spec.deadline, spec.cancel);
   const auto info = context.inventory.FindWorker(worker);
   if (info.has_value()) outcome.name = info->name;
-  const auto link = FindLink(context, worker, spec.deadline, spec.cancel);
   const auto operation = link.ok() ? context.inventory.BeginOperation(worker) : link.status();
   if (!operation.ok() || !info.has_value()) {
     outcome.status = operation.status();
