@@ -31,17 +31,16 @@ void UnblockStopSignals() {
 StopOnSignal::StopOnSignal(std::function<void()> stop)
     : thread_([this, stop = std::move(stop)] {
         const sigset_t signals = StopSignals();
-        const timespec pause{0, 50'000'000};
-        while (!done_) {
-          if (::sigtimedwait(&signals, nullptr, &pause) < 0) continue;
-          stopped_ = true;
-          stop();
-          return;
-        }
+        while (::sigwaitinfo(&signals, nullptr) < 0) continue;
+        if (done_) return;
+        stopped_ = true;
+        stop();
       }) {}
 
 StopOnSignal::~StopOnSignal() {
   done_ = true;
+  // To that thread alone, which ends its wait, if there still is one.
+  ::pthread_kill(thread_.native_handle(), SIGTERM);
   thread_.join();
 }
 

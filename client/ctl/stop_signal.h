@@ -12,7 +12,9 @@ void BlockStopSignals();
 // Back to ending the process.
 void UnblockStopSignals();
 
-// Calls `stop`, on another thread, at the first signal that asks to stop, while it lives.
+// Calls `stop`, on another thread, at the first signal that asks to stop, while it lives. These
+// signals have to be blocked from before it is made until after its end, which does not wait for
+// one; one that comes later is for the next.
 class StopOnSignal {
  public:
   explicit StopOnSignal(std::function<void()> stop);

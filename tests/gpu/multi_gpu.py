@@ -2,9 +2,9 @@
 
 A torpord for each GPU, in one runtime directory, and a worker with the same load on each. First
 the link with pinned memory, of each GPU alone and of all at once; then sleeps and wakes of one
-GPU, and of all by one call of torporctl. Where "together" is less than the sum of the GPUs alone,
-for the link as well, that is the host's memory or its root ports. Every byte is compared at the
-end. Ends with 0 if every check held.
+GPU, and of all by one call of torporctl, with everything written anew, then with nothing changed.
+Where "together" is less than the sum of the GPUs alone, for the link as well, that is the host's
+memory or its root ports. Every byte is compared at the end. Ends with 0 if every check held.
 
     multi_gpu.py --bundle DIR [--out DIR] [--load b14] [--cycles 3] [--steps link,sleeps]
                  [--driver=host --gpus=N --scale=N]
@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 import traceback
+from typing import NamedTuple
 
 import gpus as hosts
 from figures import Figures
@@ -34,6 +35,16 @@ GIB = 1 << 30
 # What the driver releases is cleared in the background, for so long, at the expense of copies.
 PAUSE = 0.5
 STEPS = ("link", "sleeps")
+# Of an operation's time. They may overlap; what is left is none of them.
+PHASES = ("quiesce", "digest", "copy", "worker", "handles")
+
+
+class Moved(NamedTuple):
+    """What a sleep or wake did to one worker, by the daemon's own times."""
+
+    seconds: float
+    bytes: int  # copied
+    phases: dict  # seconds
 
 
 class Role:
@@ -205,6 +216,7 @@ class Run:
             time.sleep(PAUSE)
             self._move("first wake", "wake", range(len(self.gpus)))
             self._cycles()
+            self._unchanged_cycles()
             answers, spent = ask_all(self.roles, "verify")
             self.figures.check(
                 "every byte of weights and KV cache is right, on each GPU", True,
@@ -256,16 +268,27 @@ class Run:
             )
 
     def _move(self, name, verb, which, *arguments):
-        """One call for all of it; [(GB/s, seconds, bytes) of each], GB/s together."""
+        """One call for all of it: what it did to each, and its own seconds."""
         daemons = [self.daemons[index] for index in which]
         start = time.monotonic()
         answers = ctl_all(daemons, verb, "--all", *arguments, timeout=60)
         wall = time.monotonic() - start
-        times = [seconds(answer["workers"][0]["timing"]["total"]) for answer in answers]
-        sizes = [number(answer, "copied_bytes") for answer in answers]
-        took = ", ".join(f"{1000 * spent:.1f}" for spent in times)
+        timings = [answer["workers"][0]["timing"] for answer in answers]
+        moved = [
+            Moved(
+                seconds(timing["total"]), number(answer, "copied_bytes"),
+                {phase: seconds(timing.get(phase, "0s")) for phase in PHASES},
+            )
+            for answer, timing in zip(answers, timings)
+        ]
+        took = ", ".join(f"{1000 * one.seconds:.1f}" for one in moved)
         print(f"    {name}, {len(daemons)}: {took} ms, call {wall:.3f} s", flush=True)
-        return list(zip(times, sizes)), wall
+        return moved, wall
+
+    def _each_and_all(self):
+        """Which GPUs are moved in a cycle, in turn."""
+        count = len(self.gpus)
+        return [*([index] for index in range(count)), list(range(count))]
 
     def _cycles(self):
         count = len(self.gpus)
@@ -274,7 +297,7 @@ class Run:
         walls = {"sleep": [], "wake": []}
         generation = 1
         for cycle in range(self.options.cycles):
-            for which in [*([index] for index in range(count)), list(range(count))]:
+            for which in self._each_and_all():
                 generation += 1
                 ask_all([self.roles[index] for index in which], f"fill {generation}")
                 for verb, more in (("sleep", ["--level=1"]), ("wake", [])):
@@ -287,14 +310,14 @@ class Run:
                         walls[verb].append(wall)
         for verb in ("sleep", "wake"):
             name = f"{verb}, all written anew"
-            size = at_once[verb][0][0][1]
-            ones = [statistics.median(spent for spent, _ in runs) for runs in alone[verb]]
+            size = at_once[verb][0][0].bytes
+            ones = [statistics.median(one.seconds for one in runs) for runs in alone[verb]]
             all_of = [
-                statistics.median(moved[index][0] for moved in at_once[verb])
+                statistics.median(moved[index].seconds for moved in at_once[verb])
                 for index in range(count)
             ]
-            slowest = statistics.median(max(spent for spent, _ in run) for run in at_once[verb])
-            sizes = {size for run in at_once[verb] for _, size in run}
+            slowest = statistics.median(max(one.seconds for one in run) for run in at_once[verb])
+            sizes = {one.bytes for run in at_once[verb] for one in run}
             self.figures.check(f"{name}: all of it was copied, each time", len(sizes) == 1, sizes)
             self._record(
                 name, size, [size / spent / 1e9 for spent in ones],
@@ -304,14 +327,34 @@ class Run:
                 f"{verb} of {count} by one torporctl, start to end",
                 seconds=statistics.median(walls[verb]), note=f"worst {max(walls[verb]):.3f} s",
             )
-        moved, _ = self._move("sleep, nothing changed", "sleep", range(count), "--level=1")
-        self.figures.row(
-            f"sleep, nothing changed, {count} at once, the slowest",
-            seconds=max(spent for spent, _ in moved),
-            note=f"copied {sum(size for _, size in moved):,} bytes",
-        )
-        time.sleep(PAUSE)
-        self._move("wake after it", "wake", range(count))
+
+    def _unchanged_cycles(self):
+        """Sleeps with nothing to copy, by phases, and the wakes after them."""
+        moves = {}  # by step and GPU
+        for cycle in range(self.options.cycles):
+            for which in self._each_and_all():
+                how = "alone" if len(which) == 1 else f"of {len(which)} at once"
+                for verb, step, more in (
+                    ("sleep", "sleep, nothing changed", ["--level=1"]),
+                    ("wake", "wake, nothing had changed", []),
+                ):
+                    moved, _ = self._move(f"{step} {cycle + 1}", verb, which, *more)
+                    time.sleep(0 if self.host else PAUSE)
+                    for index, one in zip(which, moved):
+                        name = f"{step}, GPU {self.gpus[index].index} {how}"
+                        moves.setdefault(name, []).append(one)
+        for name, runs in sorted(moves.items()):
+            phases = ", ".join(
+                f"{phase} {1000 * statistics.median(one.phases[phase] for one in runs):.1f}"
+                for phase in PHASES
+            )
+            spent = [one.seconds for one in runs]
+            self.figures.row(
+                name, seconds=statistics.median(spent),
+                note=f"{phases} ms; worst {1000 * max(spent):.1f} ms",
+            )
+        copied = {one.bytes for name, runs in moves.items() if "sleep" in name for one in runs}
+        self.figures.check("where nothing changed, nothing is copied", copied == {0}, copied)
 
     # ---- The result
 

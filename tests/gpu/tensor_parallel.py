@@ -143,7 +143,8 @@ class Run:
         for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
             environment.pop(name, None)
         for name in sorted(environment):
-            if name.startswith(("NCCL_", "TORCH_NCCL", "TORCH_SYMM")):
+            # NCCL_VERSION is a container image's: PyTorch has its own NCCL, and tells its version.
+            if name != "NCCL_VERSION" and name.startswith(("NCCL_", "TORCH_NCCL", "TORCH_SYMM")):
                 self.figures.fact(name, environment[name])
         for rank in range(options.ranks):
             log = self.out / f"tensor-parallel-rank-{rank}.log"
@@ -292,7 +293,7 @@ class Run:
     def while_generating(self):
         """Ranks that are not stopped together: one may sleep while the other waits for it in a
         collective, and is refused. Waking all repairs it."""
-        rounds = 10 if self.options.small else 40
+        rounds = 10 if self.options.small else 18
         deadline = time.monotonic() + 45
         for rank in self.ranks:
             rank.tell("generate_often", rounds=rounds)

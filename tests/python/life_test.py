@@ -140,7 +140,7 @@ class CloseTest(DaemonTest):
             target=self.assert_fails, args=("SESSION_CLOSED", session.work().__enter__)
         )
         waiting.start()
-        self.wait_for(lambda: session._uses)
+        self.wait_for(lambda: session._uses.get(waiting.ident))
         session.close()
         waiting.join(30)
         self.assertFalse(waiting.is_alive())
@@ -166,6 +166,39 @@ class CloseTest(DaemonTest):
             """
         )
         self.assertEqual(said, "interrupted\n" * 2)
+
+    def test_an_interrupted_entry_does_not_hold_the_guard(self):
+        said = self.run_python(
+            """
+            import itertools, random, signal, torpor
+
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            session = torpor.connect(name="w")
+            work = session.work()
+            interrupted = 0
+            for _ in range(2000):
+                entered = []
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 60e-6))
+                    for _ in range(20):
+                        # As `with` does it: no interrupt behind the call.
+                        entered.extend(itertools.starmap(torpor.Work.__enter__, [(work,)]))
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    interrupted += 1
+                for _ in entered:
+                    work.__exit__(None, None, None)
+                try:
+                    work.__exit__(None, None, None)
+                except torpor.TorporError as error:
+                    assert error.reason == "WORK_GUARD_NOT_HELD", error
+                else:
+                    print("held after", len(entered), "entries")
+            session.close()
+            print("interrupted" if interrupted else "never interrupted")
+            """
+        )
+        self.assertEqual(said, "interrupted\n")
 
     def test_without_close_it_ends_with_the_process(self):
         said = self.run_python(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import threading
 import time
+from itertools import starmap
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torpor import _abi, errors
 
@@ -16,44 +19,73 @@ if TYPE_CHECKING:
 _SLICE_MS = 200
 
 
+class _Here(threading.local):
+    """Tells what thread this is, without a call."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
+
+here = _Here()
+
+
 class Work:
     """The work guard of a session as a context manager: see Session.work. May be entered again,
     also while it is held, and by several threads; each leaves what it has entered.
     """
 
-    __slots__ = ("_count", "_session", "_tags", "_timeout_ms")
+    # Entering and leaving are on the way of every call that is guarded. They take no lock and read
+    # no clock; and CPython runs signal handlers, which may raise, only behind a call, at the
+    # beginning of a function and where a loop turns: what must not be torn apart has none of these.
+
+    __slots__ = ("_begin", "_session", "_tags", "_timeout_ms")
 
     def __init__(self, session: Session, tags: tuple[str, ...], timeout: float | None) -> None:
         self._session = session
-        self._tags = _abi.texts(tags)
-        self._count = len(tags)
+        self._tags = _abi.texts(tags) if tags else None, ctypes.c_size_t(len(tags))
         self._timeout_ms = _abi.milliseconds(timeout)
+        self._begin = self._arguments(_slice(self._timeout_ms))
+
+    def _arguments(self, wait_ms: int) -> tuple[tuple[Any, ...]]:
+        """Of one call of the C library, for starmap."""
+        return ((self._session.handle, *self._tags, ctypes.c_int64(wait_ms)),)
 
     def __enter__(self) -> None:
         session = self._session
-        handle = session._enter()
-        start = time.monotonic()
+        thread = here.thread
+        session._uses[thread] += 1
+        codes: list[int] = []
+        try:
+            if not session._open:
+                session._check_entry()
+            # Not by an assignment, which an interrupt right behind the call would prevent.
+            codes.extend(starmap(session._begin, self._begin))
+            if codes[0] != _abi.OK:
+                self._wait(codes)
+        except BaseException:
+            if codes and codes[-1] == _abi.OK:
+                session._end(session._handle)
+            session._leave()
+            raise
+
+    def _wait(self, codes: list[int]) -> None:
+        """Tries again until `codes` ends with OK; it holds why the first call, which has waited
+        already, did not enter.
+        """
+        session = self._session
         left = self._timeout_ms
-        while True:
-            wait = _SLICE_MS if left == _abi.NO_TIMEOUT else min(left, _SLICE_MS)
-            code: list[int] = []
-            try:
-                # Not by an assignment, which an interrupt right behind the call would prevent.
-                code.extend(map(session._begin, (handle,), (self._tags,), (self._count,), (wait,)))
-                if code[0] == _abi.OK:
-                    return
-                error = session._library.last_error()
-                if not isinstance(error, errors.DeadlineExceeded) or wait == left:
-                    raise error
-                session._check_open()
-            except BaseException:
-                if code == [_abi.OK]:
-                    session._end(handle)
-                session._leave()
-                raise
+        wait = _slice(left)
+        start = time.monotonic() - wait / 1000
+        while codes[-1] != _abi.OK:
+            error = session._library.last_error()
+            if not isinstance(error, errors.DeadlineExceeded) or wait == left:
+                raise error
+            session._check_open()
             if left != _abi.NO_TIMEOUT:
-                passed = int((time.monotonic() - start) * 1000)
-                left = max(0, self._timeout_ms - passed)
+                left = max(0, self._timeout_ms - int((time.monotonic() - start) * 1000))
+            wait = _slice(left)
+            codes.clear()
+            codes.extend(starmap(session._begin, self._arguments(wait)))
 
     def __exit__(
         self,
@@ -62,9 +94,19 @@ class Work:
         trace: TracebackType | None,
     ) -> None:
         session = self._session
-        if os.getpid() != session._pid:
-            return  # forked inside: the guard is the parent's
         try:
-            session._library.check(session._end(session.handle))
+            code = session._end(session._handle)
         finally:
-            session._leave()
+            # What _leave() does.
+            thread = here.thread
+            if session._uses[thread] > 0:
+                session._uses[thread] -= 1
+            if not session._open:
+                session._tell_left()
+        if code != _abi.OK and os.getpid() == session._pid:
+            # Else this process was forked inside: the guard is the parent's.
+            raise session._library.last_error()
+
+
+def _slice(left_ms: int) -> int:
+    return _SLICE_MS if left_ms == _abi.NO_TIMEOUT else min(left_ms, _SLICE_MS)

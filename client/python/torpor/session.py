@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import os
 import threading
@@ -10,7 +11,7 @@ from typing import Any, Mapping, Union
 
 from torpor import _abi, _callbacks, _registry, devices, errors
 from torpor._callbacks import Pause, Resume
-from torpor._work import Work
+from torpor._work import Work, here
 from torpor.types import Policy, Quiesce, Segment, SessionInfo, SleepResult, TagUsage, Usage
 
 BytesLike = Union[bytes, bytearray, memoryview]
@@ -39,15 +40,20 @@ class Session:
     def __init__(self, library: _abi.Library, handle: ctypes.c_void_p, device: int) -> None:
         self.device = device
         self._library = library
-        self._begin = library.c.torpor_work_begin_tags
-        self._end = library.c.torpor_work_end
+        # Without prototypes, which would convert on each call what Work has converted already.
+        self._begin = library.c["torpor_work_begin_tags"]
+        self._end = library.c["torpor_work_end"]
         self._handle: ctypes.c_void_p | None = handle
         self._pid = os.getpid()
+        # How often each thread keeps the session open. Changed by that thread alone, without a lock:
+        # it counts itself before it looks at _open; close() changes that before it looks here.
+        self._uses: collections.defaultdict[int, int] = collections.defaultdict(int)
+        self._open = True  # neither closed nor closing
         # Re-entrant: signal handlers and finalizers may call in while it is held. Never held while
         # the C library is called.
         self._idle = threading.Condition(threading.RLock())
-        self._uses: dict[int, int] = {}  # by thread
         self._closing = False
+        self._any_work = Work(self, (), None)
         self._hook_lock = threading.RLock()  # one on_pause() at a time
         self._hook_key = 0
         about = _abi.SessionInfo(ctypes.sizeof(_abi.SessionInfo))
@@ -87,15 +93,27 @@ class Session:
         if os.getpid() != self._pid:
             raise _registry.forked(self._pid)
 
-    def _enter(self) -> ctypes.c_void_p:
+    def _enter(self) -> ctypes.c_void_p | None:
         """Keeps the session open until _leave()."""
         self._check_process()
-        thread = threading.get_ident()
+        thread = here.thread
+        self._uses[thread] += 1
+        if not self._open:
+            try:
+                self._check_entry()
+            except BaseException:
+                self._leave()
+                raise
+        return self._handle
+
+    def _check_entry(self) -> None:
+        """That this thread, which has counted itself, may use a session that is not open: where it
+        keeps it open already.
+        """
+        self._check_process()
         with self._idle:
-            if self._handle is None or (self._closing and thread not in self._uses):
+            if self._handle is None or (self._closing and self._uses[here.thread] <= 1):
                 raise errors.Unavailable("SESSION_CLOSED", "the session is closed")
-            self._uses[thread] = self._uses.get(thread, 0) + 1
-            return self._handle
 
     def _check_open(self) -> None:
         """That nobody is closing what this thread keeps open."""
@@ -104,13 +122,19 @@ class Session:
                 raise errors.Unavailable("SESSION_CLOSED", "the session is being closed")
 
     def _leave(self) -> None:
-        thread = threading.get_ident()
-        with self._idle:
-            left = self._uses.pop(thread, 0) - 1
-            if left > 0:
-                self._uses[thread] = left
-            elif self._closing:
+        thread = here.thread
+        if self._uses[thread] > 0:
+            self._uses[thread] -= 1
+        if not self._open:
+            self._tell_left()
+
+    def _tell_left(self) -> None:
+        if os.getpid() == self._pid:
+            with self._idle:
                 self._idle.notify_all()
+
+    def _in_use(self) -> bool:
+        return any(self._uses.copy().values())
 
     def call(self, function: str, *arguments: Any) -> None:
         """Calls a function of torpor.h whose first argument is the session, and raises its error.
@@ -148,9 +172,8 @@ class Session:
             raise errors.FailedPrecondition(
                 "CALLED_FROM_CALLBACK", "a callback cannot close its session"
             )
-        thread = threading.get_ident()
         with self._idle:
-            if thread in self._uses:
+            if self._uses[here.thread] > 0:
                 raise errors.FailedPrecondition(
                     "WORK_GUARD_HELD", "this thread is inside the work guard of the session"
                 )
@@ -159,10 +182,12 @@ class Session:
             if self._handle is None:
                 return
             self._closing = True
+            self._open = False
             try:
-                self._idle.wait_for(lambda: not self._uses)
+                self._idle.wait_for(lambda: not self._in_use())
             except BaseException:
                 self._closing = False
+                self._open = True
                 self._idle.notify_all()
                 raise
         code = self._library.c.torpor_close(self._handle)
@@ -171,6 +196,8 @@ class Session:
             self._closing = False
             if error is None:
                 self._handle = None
+            else:
+                self._open = True
             self._idle.notify_all()
         if error is not None:
             raise error
@@ -281,7 +308,7 @@ class Session:
             Unavailable DAEMON_GONE: a tag is asleep, and lost with its daemon.
             DataLoss SEGMENTS_LOST: likewise, and the daemon was started again; until they are freed.
         """
-        return Work(self, tags, timeout)
+        return Work(self, tags, timeout) if tags or timeout is not None else self._any_work
 
     def set_quiesce(self, quiesce: Quiesce) -> None:
         """States how others may quiet this process; replaces what connect() said."""
