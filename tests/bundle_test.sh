@@ -14,7 +14,7 @@ root=$(echo "$folder"/*)
 [ "$(stat -Lc %s "$tarball")" -le $((25 << 20)) ] || bad "larger than 25 MiB"
 
 for file in LICENSE include/torpor.h include/torpor.hpp lib/libtorpor.so bin/torpord \
-  bin/torporctl bin/demo_worker bin/bench_sleep lib/libpeer_cumem.so bin/driver_contract_gpu \
+  bin/torporctl bin/torpor-keeper bin/demo_worker bin/bench_sleep lib/libpeer_cumem.so bin/driver_contract_gpu \
   bin/cuda_driver_gpu python/torpor-*-py3-none-manylinux_2_36_x86_64.whl; do
   compgen -G "$root/$file" > /dev/null || bad "no $file"
 done
@@ -33,7 +33,7 @@ for file in "$root"/bin/* "$root"/lib/*; do
 done
 
 version=$(basename "$root" | sed -E 's/^torpor-([0-9.]+)-.*/\1/')
-for program in torpord torporctl demo_worker bench_sleep; do
+for program in torpord torporctl torpor-keeper demo_worker bench_sleep; do
   said=$("$root/bin/$program" --version)
   [ "$said" = "$program $version" ] || bad "$program --version says: $said"
 done

@@ -61,7 +61,9 @@ class Model:
             with torpor.torch.memory_pool("kv_cache"):
                 rows = (options.cache_mib << 20) // (2 * options.width)
                 self.cache = torch.zeros(rows, options.width, device="cuda")
-        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=1e-3, foreach=False)
+        # Slow enough that some is left to be learned after each step.
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=1e-5, foreach=False)
+        self.rollouts = []
         self.count = 0
         self.state = None
         if options.engine:
@@ -82,13 +84,15 @@ class Model:
             return {"tokens": self.tokens(self.cache)}
 
     def train(self, rollouts):
+        """A step on all rollouts so far; tells the loss of the first of them before it."""
+        self.rollouts.append(rollouts["tokens"])
         with self.session.work(timeout=60):
             if self.state != self.state_sum():
                 raise RuntimeError("the optimizer's state is not what it was before its sleep")
-            tokens = torch.tensor(rollouts["tokens"], device="cuda")
-            logits = self.net(self.net.embedding(tokens[:-1]))
-            loss = torch.nn.functional.cross_entropy(logits.float(), tokens[1:])
-            loss.backward()
+            tokens = torch.tensor(self.rollouts, device="cuda")
+            logits = self.net(self.net.embedding(tokens[:, :-1])).float().transpose(1, 2)
+            losses = torch.nn.functional.cross_entropy(logits, tokens[:, 1:], reduction="none")
+            losses.mean().backward()
             # Its state is made by the first step.
             with torpor.torch.memory_pool("optimizer"):
                 self.optimizer.step()
@@ -97,9 +101,10 @@ class Model:
             self.count += 1
             self.state = self.state_sum()
             cache = torch.zeros_like(self.net.embedding.weight[:TOKENS])
-            report = {"count": self.count, "loss": float(loss.detach()), "tokens": self.tokens(cache)}
+            loss = float(losses[0].detach().mean())
+            report = {"count": self.count, "loss": loss, "tokens": self.tokens(cache)}
         # Gradients and activations, which are PyTorch's own memory.
-        del loss, cache, tokens
+        del losses, cache, tokens
         torch.cuda.empty_cache()
         return report
 

@@ -20,6 +20,7 @@
 #   package   PyTorch through the Python package: models of 2B and 7B shape,
 #             graphs, torch.compile, 50 cycles, what the package costs
 #   pytorch   a PyTorch transformer of two billion parameters
+#   restart   a daemon that is killed under two PyTorch processes, with a keeper
 #   tensor_parallel
 #             a PyTorch model on two GPUs over NCCL, within 2 minutes;
 #             --tensor-parallel= passes a flag to tensor_parallel.py, as in
@@ -28,7 +29,7 @@
 #
 # Needs the NVIDIA driver and Python (TORPOR_PYTHON names it): for bench and demo
 # with numpy, safetensors; for peers, compat, examples, package, pytorch,
-# tensor_parallel and vllm with torch; for package, pytorch and vllm also
+# restart, tensor_parallel and vllm with torch; for package, pytorch, restart and vllm also
 # transformers, for pytorch nvidia-ml-py, for examples grpcio and protobuf. The
 # package torpor is that of the bundle. --wheels= has wheels in DIR, as of those,
 # that are unpacked for this run.
@@ -57,7 +58,7 @@ while [ $# -gt 0 ]; do
     --wheels=*) wheels=${1#--wheels=} ;;
     -h | --help) usage; exit 0 ;;
     bench | compat | contract | demo | examples | faults | multi | package | pytorch | \
-      tensor_parallel | vllm)
+      restart | tensor_parallel | vllm)
       sections+=("$1")
       ;;
     *) usage >&2; exit 2 ;;
@@ -65,7 +66,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 if [ ${#sections[@]} -eq 0 ]; then
-  sections=(bench compat contract demo examples faults package pytorch vllm)
+  sections=(bench compat contract demo examples faults package pytorch restart vllm)
   if [ "$(nvidia-smi -L 2> /dev/null | grep -c '^GPU ')" -gt 1 ]; then
     sections+=(multi tensor_parallel)
   fi
@@ -127,6 +128,7 @@ for section in "${sections[@]}"; do
       ;;
     package) command=("$python" "$here/package_torch.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     pytorch) command=("$python" "$here/pytorch_sleep.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
+    restart) command=("$python" "$here/restart_torch.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     tensor_parallel)
       command=("$python" "$here/tensor_parallel.py" --bundle "$TORPOR_BUNDLE" --out "$out"
         "${tensor_parallel[@]}")

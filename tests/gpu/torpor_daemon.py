@@ -21,24 +21,37 @@ class CommandFailed(Exception):
 class Programs:
     """Where torpord and torporctl lie: those of an unpacked bundle, or given."""
 
-    def __init__(self, *, bundle=None, torpord=None, torporctl=None):
+    def __init__(self, *, bundle=None, torpord=None, torporctl=None, keeper=None):
         root = pathlib.Path(bundle) if bundle else None
+        self.keeper = str(keeper or (root / "bin/torpor-keeper" if root else ""))
         self.torpord = str(torpord or root / "bin/torpord")
         self.torporctl = str(torporctl or root / "bin/torporctl")
 
 
 class Daemon:
-    """Runs torpord until closed, in a runtime directory of its own unless one is given."""
+    """Runs torpord until closed, in a runtime directory of its own unless one is given. With
+    `keeper`, torpor-keeper runs it, and is the process of this object."""
 
-    def __init__(self, programs, *flags, log=None, start_timeout=60, runtime_dir=None):
+    def __init__(
+        self, programs, *flags, log=None, start_timeout=60, runtime_dir=None, keeper=False
+    ):
         self.programs = programs
         # Not below a test's own folder: paths of Unix sockets are short.
         self._scratch = pathlib.Path(tempfile.mkdtemp(prefix="torpor-", dir="/tmp"))
         self.runtime_dir = pathlib.Path(runtime_dir) if runtime_dir else self._scratch
         self.log_path = pathlib.Path(log) if log else self._scratch / "torpord.log"
         self._log = open(self.log_path, "wb")
+        by = []
+        if keeper:
+            by = [
+                programs.keeper, f"--socket={self.runtime_dir}/keeper.sock",
+                f"--journal={self.runtime_dir}/journal", "--",
+            ]
         self.process = subprocess.Popen(
-            [*_END_WITH_PARENT, programs.torpord, f"--runtime_dir={self.runtime_dir}", *flags],
+            [
+                *_END_WITH_PARENT, *by, programs.torpord,
+                f"--runtime_dir={self.runtime_dir}", *flags,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
