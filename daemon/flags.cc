@@ -125,10 +125,11 @@ FlagSet MakeFlagSet(Flags& flags) {
                 "socket of torpor-keeper, which gives this flag itself: what workers have outlives "
                 "the daemon (default none)",
                 &flags.keeper);
-  set.AddDuration("reconnect_grace",
-                  "with a keeper: how long a daemon that was started again waits for the workers of "
-                  "the one before (default 30s)",
-                  &flags.reconnect_grace);
+  set.AddDuration(
+      "reconnect_grace",
+      "with a keeper: how long a daemon that was started again waits for the workers of "
+      "the one before (default 30s)",
+      &flags.reconnect_grace);
   set.AddDuration("worker_deadline", "how long a worker may take for each answer (default 5s)",
                   &flags.worker_deadline);
   set.AddDuration(

@@ -32,10 +32,11 @@ void KeepSelected(const v1::Selector& selector, v1::UsageResponse& usage) {
 
 std::unique_ptr<v1::MemoryService::Stub> Connect(const std::string& target) {
   grpc::ChannelArguments arguments;
-  // Usage of a daemon with many workers and reservations.
+  // For a daemon that is about to be there again.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
+  // Usage of a daemon with many workers and reservations.
   arguments.SetMaxReceiveMessageSize(static_cast<int>(MiB(64).value()));
   return v1::MemoryService::NewStub(
       grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));

@@ -327,8 +327,9 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
   const auto verb = std::find_if(Verbs().begin(), Verbs().end(),
                                  [&](const VerbInfo& info) { return info.name == name; });
   if (verb == Verbs().end()) {
-    return BadCommand("\"" + name +
-                      "\" is no command: usage, sleep, wake, reserve, renew, release, upgrade or watch");
+    return BadCommand(
+        "\"" + name +
+        "\" is no command: usage, sleep, wake, reserve, renew, release, upgrade or watch");
   }
   command.verb = verb->verb;
   for (const std::string& flag : words.given) {

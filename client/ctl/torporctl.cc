@@ -1,8 +1,7 @@
 // torporctl: the control plane of torpord on a command line.
 
-#include <grpcpp/grpcpp.h>
-
 #include <google/protobuf/util/message_differencer.h>
+#include <grpcpp/grpcpp.h>
 
 #include <algorithm>
 #include <chrono>
@@ -78,8 +77,11 @@ class Caller {
     const StopOnSignal signal([&] { context.TryCancel(); });
     status_ = (stub_.*method)(&context, request, &response);
     stopped_ = signal.stopped() && status_.error_code() == grpc::StatusCode::CANCELLED;
+    asked_to_stop_ |= signal.stopped();
     return status_.ok();
   }
+  // A signal came during this or an earlier call.
+  bool asked_to_stop() const { return asked_to_stop_; }
   // The call failed for want of a daemon.
   bool Unavailable() const {
     return !stopped_ && status_.error_code() == grpc::StatusCode::UNAVAILABLE;
@@ -112,6 +114,7 @@ class Caller {
   v1::MemoryService::Stub& stub_;
   grpc::Status status_;
   bool stopped_ = false;
+  bool asked_to_stop_ = false;
 };
 
 // Ends the daemon in favour of one that its keeper starts, and waits until that one serves and has
@@ -138,6 +141,10 @@ int Upgrade(Caller& caller) {
       if (is_next()) break;
     } else if (!caller.Unavailable()) {
       return caller.Failed();
+    }
+    if (caller.asked_to_stop()) {
+      std::fputs("torporctl: not waited for: the daemon is on its way\n", stderr);
+      return kFailed;
     }
     if (passed() > std::chrono::minutes(2)) {
       std::fputs("torporctl: no daemon serves with all its workers back\n", stderr);

@@ -122,11 +122,10 @@ Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const
                                   options.pool_slab));
   }
   if (!restored && pool->fd() >= 0) {
-    TORPOR_RETURN_IF_ERROR(keeper.HoldPool(
-        {pool->description(), pool->size(), pool->slab()}, pool->fd()));
+    TORPOR_RETURN_IF_ERROR(
+        keeper.HoldPool({pool->description(), pool->size(), pool->slab()}, pool->fd()));
   }
-  std::unique_ptr<Core> core(
-      new Core(driver, keeper, clock, options, std::move(pool), restored));
+  std::unique_ptr<Core> core(new Core(driver, keeper, clock, options, std::move(pool), restored));
   TORPOR_ASSIGN_OR_RETURN(core->transfer_, TransferEngine::Create(driver));
   core->context_.transfer = core->transfer_.get();
   core->Restore(std::move(recovery));

@@ -161,8 +161,8 @@ class Core final : public WorkerServer::Handler {
   Result<wire::HelloReply> OnReturn(const wire::Hello& hello, const net::PeerCredentials& peer,
                                     const std::shared_ptr<wire::Channel>& channel)
       EXCLUDES(await_mutex_);
-  // The worker did not hear that it is back: it will come again. False if it has come to nothing, or
-  // too late.
+  // The worker did not hear that it is back: it will come again. False if it has come to nothing,
+  // or too late.
   bool AwaitAgain(WorkerId worker) EXCLUDES(await_mutex_);
   void AwaitSessions() EXCLUDES(await_mutex_);
 

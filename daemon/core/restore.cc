@@ -212,8 +212,8 @@ class Core::Restorer {
       places.emplace_back(block.place, block.size);
     }
     TORPOR_ASSIGN_OR_RETURN(std::vector<HostPool::Block> blocks, core_.pool_.TakeAt(places));
-    Result<Draw> draw = core_.admission_.RestoreHost(RoundUp(segment.size, HostPool::kUnit),
-                                                     info.reservation);
+    Result<Draw> draw =
+        core_.admission_.RestoreHost(RoundUp(segment.size, HostPool::kUnit), info.reservation);
     if (!draw.ok()) {
       core_.pool_.Free(blocks);
       return draw.status();
@@ -314,10 +314,10 @@ void Core::AwaitSessions() {
     }
     if (stopping_) return;
   }
-  const Status late = DeadlineExceeded("NOT_BACK_IN_TIME", "the worker has not come back in time")
-                          .With("reconnect_grace_ms",
-                                std::chrono::duration_cast<milliseconds>(options_.reconnect_grace)
-                                    .count());
+  const Status late =
+      DeadlineExceeded("NOT_BACK_IN_TIME", "the worker has not come back in time")
+          .With("reconnect_grace_ms",
+                std::chrono::duration_cast<milliseconds>(options_.reconnect_grace).count());
   for (const WorkerId worker : inventory_.Awaited()) {
     if (inventory_.GiveUp(worker)) CloseSession(worker, late);
   }

@@ -15,7 +15,8 @@ namespace torpor::keeper {
 // answer, asked by the daemon. Another number whenever a message changes.
 constexpr uint32_t kProtocol = 1;
 
-// A daemon that ends with it is followed by another one at once, of whatever the program is by then.
+// A daemon that ends with it is followed by another one at once, of whatever the program is by
+// then.
 constexpr int kHandOverStatus = 75;
 
 enum class Type : uint16_t {

@@ -27,8 +27,8 @@ struct ProcessId {
 Result<ProcessId> FindProcess(pid_t pid);
 
 // Starts the daemon, notices its end, and says when it is to be started again: at once after a
-// daemon that has attached and lived for a second, later and later after one that does not. The daemon does not end with its
-// keeper: another keeper can take it over. Not thread-safe.
+// daemon that has attached and lived for a second, later and later after one that does not. The
+// daemon does not end with its keeper: another keeper can take it over. Not thread-safe.
 class Supervisor {
  public:
   explicit Supervisor(std::vector<std::string> command) : command_(std::move(command)) {}

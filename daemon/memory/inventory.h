@@ -158,8 +158,8 @@ class Inventory {
   // Gives what was freed while it was away.
   std::vector<ExtentPtr> SettleReturned(WorkerId worker, const std::vector<SegmentId>& freed)
       EXCLUDES(mutex_);
-  // Waits until `until` for a worker that is awaited, or on its way back, to be under no operation of
-  // that. False: it still is.
+  // Waits until `until` for a worker that is awaited, or on its way back, to be under no operation
+  // of that. False: it still is.
   bool AwaitReturn(WorkerId worker, TimePoint until) EXCLUDES(mutex_);
   // False if it is not awaited, or came back meanwhile: else its operation has ended.
   bool GiveUp(WorkerId worker) EXCLUDES(mutex_);

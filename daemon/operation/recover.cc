@@ -40,7 +40,8 @@ Result<bool> Reconcile(const OperationContext& context, WorkerLink& link,
   }
   const Status status = WorkerLink::WaitForAll(pending, {context.worker_deadline});
   Status unmapped;
-  if (!to_unmap.empty()) unmapped = link.UnmapAnywhere(operation, to_unmap, context.worker_deadline);
+  if (!to_unmap.empty())
+    unmapped = link.UnmapAnywhere(operation, to_unmap, context.worker_deadline);
   TORPOR_RETURN_IF_ERROR(status);
   TORPOR_RETURN_IF_ERROR(unmapped);
   if (missing > 0 || !to_unmap.empty()) {

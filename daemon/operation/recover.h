@@ -11,8 +11,8 @@ namespace torpor {
 // The operation that a worker is under when it comes back to a daemon that was started again.
 struct Recovering {
   OperationId operation;
-  ExtentId first_new;       // extents from here on are of this daemon's allocations
-  std::set<ExtentId> lost;  // that the worker keeps for itself
+  ExtentId first_new;            // extents from here on are of this daemon's allocations
+  std::set<ExtentId> lost;       // that the worker keeps for itself
   std::vector<SegmentId> freed;  // that the worker did not name, and may still map
 };
 

@@ -56,8 +56,9 @@ Result<std::shared_ptr<WorkerLink>> FindLink(const OperationContext& context, Wo
     if (context.inventory.AwaitReturn(worker, std::min(deadline, next))) break;
     TORPOR_RETURN_IF_ERROR(CheckCancelled(cancel));
     if (next < deadline) continue;
-    return Unavailable("WORKER_AWAITED", "worker " + WorkerName(worker) +
-                                             " has not come back since the daemon was started again")
+    return Unavailable("WORKER_AWAITED",
+                       "worker " + WorkerName(worker) +
+                           " has not come back since the daemon was started again")
         .With("worker", WorkerName(worker));
   }
   return context.directory.Find(worker);

@@ -92,8 +92,9 @@ class WakeSource final : public StepSource {
 
   Status MakeExtent(Part& part) {
     std::vector<ExtentPtr>& extents = part.arena->extents;
-    TORPOR_ASSIGN_OR_RETURN(ExtentPtr extent, CreateExtent(context_, link_.worker(), part.arena->tag,
-                                                           part.extents[extents.size()], draw_));
+    TORPOR_ASSIGN_OR_RETURN(ExtentPtr extent,
+                            CreateExtent(context_, link_.worker(), part.arena->tag,
+                                         part.extents[extents.size()], draw_));
     extents.push_back(std::move(extent));
     const bool last = extents.size() == part.extents.size();
     if (!last && extents.size() - part.asked < kMapBatch) return Status::Ok();

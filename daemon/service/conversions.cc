@@ -191,12 +191,13 @@ Result<Duration> ToTtl(bool given, const google::protobuf::Duration& ttl) {
 }
 
 void FromTimePoint(TimePoint time, const Now& now, google::protobuf::Timestamp& proto) {
-  FromSystemTime(now.wall + std::chrono::duration_cast<std::chrono::system_clock::duration>(
-                                time - now.steady),
-                 proto);
+  FromSystemTime(
+      now.wall + std::chrono::duration_cast<std::chrono::system_clock::duration>(time - now.steady),
+      proto);
 }
 
-void FromSystemTime(std::chrono::system_clock::time_point time, google::protobuf::Timestamp& proto) {
+void FromSystemTime(std::chrono::system_clock::time_point time,
+                    google::protobuf::Timestamp& proto) {
   const auto wall = time.time_since_epoch();
   const auto whole = std::chrono::floor<seconds>(wall);
   proto.set_seconds(whole.count());

@@ -160,9 +160,9 @@ WorkerLink::Pending WorkerLink::StartUnmap(OperationId operation, const std::str
 
 Status WorkerLink::UnmapAnywhere(OperationId operation, const std::vector<wire::Extent>& extents,
                                  Duration patience) {
-  const auto reply = channel_->Ask<wire::StatusReply>(
-      wire::Type::kUnmap, wire::UnmapRequest{operation, "", extents},
-      std::chrono::steady_clock::now() + patience);
+  const auto reply = channel_->Ask<wire::StatusReply>(wire::Type::kUnmap,
+                                                      wire::UnmapRequest{operation, "", extents},
+                                                      std::chrono::steady_clock::now() + patience);
   return Explain(reply.ok() ? reply->status : reply.status(), "UNMAP");
 }
 

@@ -24,8 +24,16 @@ std::vector<Extent> SomeExtents() {
 template <typename Check>
 void ForEachMessage(Check check) {
   check(Hello{"engine", "GPU-1", Quiesce::kGuard, "r1", WorkerId(3), "secret", {SegmentId(9)}});
-  check(HelloReply{SomeStatus(), WorkerId(3), std::string(16, '\0'), "cuda", "GPU-1", GiB(80),
-                   MiB(2), GiB(1024), 30000, {SegmentId(9)}});
+  check(HelloReply{SomeStatus(),
+                   WorkerId(3),
+                   std::string(16, '\0'),
+                   "cuda",
+                   "GPU-1",
+                   GiB(80),
+                   MiB(2),
+                   GiB(1024),
+                   30000,
+                   {SegmentId(9)}});
   check(Allocate{"weights", Bytes(-1)});
   check(AllocateReply{Status(), SegmentId(9), MiB(2), MiB(6), SomeExtents()});
   check(Allocated{SegmentId(9), SomeStatus()});

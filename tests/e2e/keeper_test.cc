@@ -136,8 +136,7 @@ TEST_F(KeeperTest, AKeeperThatIsKilledIsFollowedByAnother) {
   ASSERT_TRUE(weights.ok() && first.ok());
   const auto daemon = keeper_.daemon();
   keeper_.KillKeeper();
-  const auto unprotected =
-      keeper_.AwaitUsage([](const auto& usage) { return !Protected(usage); });
+  const auto unprotected = keeper_.AwaitUsage([](const auto& usage) { return !Protected(usage); });
   ASSERT_THAT(unprotected, IsOk());
   EXPECT_EQ(Reason(unprotected->protection()), "KEEPER_GONE");
   // The daemon goes on meanwhile.
@@ -168,9 +167,8 @@ TEST_F(KeeperTest, WhoDoesNotComeBackIsForgotten) {
   const auto before = keeper_.daemon();
   keeper_.KillDaemon();
   ASSERT_THAT(keeper_.AwaitDaemon(*before), IsOk());
-  const auto usage = keeper_.AwaitUsage([](const auto& now) {
-    return now.workers_size() == 2 && !now.workers(0).awaited();
-  });
+  const auto usage = keeper_.AwaitUsage(
+      [](const auto& now) { return now.workers_size() == 2 && !now.workers(0).awaited(); });
   ASSERT_THAT(usage, IsOk());
   EXPECT_TRUE(usage->workers(1).awaited());
 }

@@ -48,8 +48,8 @@ class KeeperProcess {
       Result<v1::UsageResponse> usage = Usage();
       if (usage.ok() && condition(*usage)) return usage;
       if (Clock::Real().Now() > until) {
-        return DeadlineExceeded("NOT_SO", usage.ok() ? usage->ShortDebugString()
-                                                     : usage.status().ToString());
+        return DeadlineExceeded("NOT_SO",
+                                usage.ok() ? usage->ShortDebugString() : usage.status().ToString());
       }
       Pause();
     }
