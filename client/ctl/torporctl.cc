@@ -80,9 +80,10 @@ class Caller {
     stopped_ = signal.stopped() && status_.error_code() == grpc::StatusCode::CANCELLED;
     return status_.ok();
   }
-  // The call failed for want of a daemon.
+  // The call failed for want of a daemon. One that is stopping cancels what comes too late.
   bool Unavailable() const {
-    return !stopped_ && status_.error_code() == grpc::StatusCode::UNAVAILABLE;
+    return !stopped_ && (status_.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                         status_.error_code() == grpc::StatusCode::CANCELLED);
   }
   // The exit status of a call that failed.
   int Failed(const v1::Selector* selector = nullptr) {
