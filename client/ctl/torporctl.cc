@@ -82,9 +82,10 @@ class Caller {
   }
   // A signal came during this or an earlier call.
   bool asked_to_stop() const { return asked_to_stop_; }
-  // The call failed for want of a daemon.
+  // The call failed for want of a daemon. One that is stopping cancels what comes too late.
   bool Unavailable() const {
-    return !stopped_ && status_.error_code() == grpc::StatusCode::UNAVAILABLE;
+    return !stopped_ && (status_.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                         status_.error_code() == grpc::StatusCode::CANCELLED);
   }
   // The exit status of a call that failed.
   int Failed(const v1::Selector* selector = nullptr) {

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
+#include <thread>
 #include <utility>
 
 #include "lib/net/frame.h"
@@ -30,6 +31,18 @@ __attribute__((format(printf, 1, 2))) void Log(const char* format, ...) {
   std::fputc('\n', stderr);
 }
 
+// A keeper that was killed while it started its daemon has left the lock to a process that is about
+// to let go of it.
+Result<std::unique_ptr<Journal>> OpenJournal(const std::string& path) {
+  const TimePoint until = Clock::Real().Now() + seconds(2);
+  for (;;) {
+    Result<std::unique_ptr<Journal>> journal = Journal::Open(path);
+    const bool in_use = journal.status().reason() == "JOURNAL_IN_USE";
+    if (!in_use || Clock::Real().Now() > until) return journal;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+}
+
 int TimeoutMs(const std::optional<TimePoint>& until) {
   if (!until.has_value()) return -1;
   const auto left =
@@ -47,7 +60,7 @@ std::string HowEnded(const std::optional<int>& status) {
 
 Result<std::unique_ptr<KeeperServer>> KeeperServer::Create(const Options& options) {
   // Whoever has the journal has the socket.
-  TORPOR_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, Journal::Open(options.journal));
+  TORPOR_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, OpenJournal(options.journal));
   if (journal->torn() > Bytes(0)) {
     Log("the journal's last record was not written to its end: %s cut off",
         FormatBytes(journal->torn()).c_str());

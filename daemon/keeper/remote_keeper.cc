@@ -75,7 +75,8 @@ Result<std::unique_ptr<RemoteKeeper>> RemoteKeeper::Attach(const std::string& so
     keeper->channel_ = std::move(channel);
   }
   TORPOR_RETURN_IF_ERROR(keeper->TakeOwnJournal());
-  keeper->watch_ = std::thread([&keeper = *keeper] { keeper.Watch(); });
+  keeper->watch_ =
+      std::thread([&keeper = *keeper, told = keeper->protection().since] { keeper.Watch(told); });
   return keeper;
 }
 
@@ -267,8 +268,7 @@ void RemoteKeeper::EndOwnJournal() {
   ::unlink(options_.own_journal.c_str());
 }
 
-void RemoteKeeper::Watch() {
-  TimePoint told = protection().since;
+void RemoteKeeper::Watch(TimePoint told) {
   Duration pause = options_.retry;
   std::string failure;
   for (;;) {

@@ -98,7 +98,8 @@ class RemoteKeeper final : public Keeper {
   void EndOwnJournal() REQUIRES(mutex_);
   void SetProtection(bool is_protected, const std::string& reason) EXCLUDES(state_mutex_);
 
-  void Watch() EXCLUDES(mutex_);
+  // `told`: the change that on_change knows of.
+  void Watch(TimePoint told) EXCLUDES(mutex_);
   Status Reconnect() EXCLUDES(mutex_);
   Status HandOver(keeper::Channel& channel) REQUIRES(mutex_);
   Status ReplaceAll(keeper::Channel& channel) const REQUIRES(mutex_);

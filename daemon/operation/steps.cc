@@ -12,6 +12,10 @@ namespace {
 
 constexpr Duration kCancelCheck = milliseconds(20);
 
+Status OperationLate() {
+  return DeadlineExceeded("OPERATION_DEADLINE", "the operation did not finish in time");
+}
+
 }  // namespace
 
 Result<ExtentPtr> CreateExtent(const OperationContext& context, WorkerId worker,
@@ -56,6 +60,8 @@ Result<std::shared_ptr<WorkerLink>> FindLink(const OperationContext& context, Wo
     if (context.inventory.AwaitReturn(worker, std::min(deadline, next))) break;
     TORPOR_RETURN_IF_ERROR(CheckCancelled(cancel));
     if (next < deadline) continue;
+    const auto info = context.inventory.FindWorker(worker);
+    if (info.has_value() && !info->awaited) return OperationLate();  // it is being brought back
     return Unavailable("WORKER_AWAITED",
                        "worker " + WorkerName(worker) +
                            " has not come back since the daemon was started again")
@@ -67,7 +73,7 @@ Result<std::shared_ptr<WorkerLink>> FindLink(const OperationContext& context, Wo
 Status CheckWanted(TimePoint deadline, const CancelToken* cancel) {
   TORPOR_RETURN_IF_ERROR(CheckCancelled(cancel));
   if (std::chrono::steady_clock::now() < deadline) return Status::Ok();
-  return DeadlineExceeded("OPERATION_DEADLINE", "the operation did not finish in time");
+  return OperationLate();
 }
 
 void EndOperation(const OperationContext& context, WorkerId worker) {

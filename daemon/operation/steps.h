@@ -35,7 +35,8 @@ class PhaseTimer {
 };
 
 // The way to a worker; waits for one that is to come back after the daemon's restart.
-//   UNAVAILABLE WORKER_GONE; WORKER_AWAITED: not back by `deadline`; what `cancel` says
+//   UNAVAILABLE WORKER_GONE; WORKER_AWAITED: not back by `deadline`;
+//   DEADLINE_EXCEEDED: back by then, but not yet reconciled; what `cancel` says
 Result<std::shared_ptr<WorkerLink>> FindLink(const OperationContext& context, WorkerId worker,
                                              TimePoint deadline, const CancelToken* cancel);
 

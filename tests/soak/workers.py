@@ -70,6 +70,7 @@ class Worker:
         self.segments: dict[str, Segment] = {}
         self.history: collections.deque[str] = collections.deque(maxlen=60)
         self.working = False
+        self.stopped = False  # by SIGSTOP, for a moment
         self._buffer = b""
         self.process = subprocess.Popen(
             [service.path(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
@@ -268,7 +269,8 @@ class Slot(threading.Thread):
         elif step == "fill":
             worker.fill(rng, number)
         elif step == "check":
-            worker.check(number)
+            if not worker.check(number) and worker.segments[number].contents:
+                worker.ask(wake)
         elif step == "free":
             worker.free(number)
         elif step == "sleep":
@@ -286,9 +288,11 @@ class Slot(threading.Thread):
         elif step == "usage":
             worker.usage()
         elif step == "stopped":
+            worker.stopped = True
             worker.process.send_signal(signal.SIGSTOP)
-            time.sleep(rng.choice((0.1, 1)))
+            time.sleep(rng.choice((0.1, 1, 1, 7)))  # a daemon waits for 5 s
             worker.process.send_signal(signal.SIGCONT)
+            worker.stopped = False
         else:
             self.counts.add(f"workers: {'killed' if step != 'end' else 'ended'}")
             self.worker = None
