@@ -102,7 +102,7 @@ class Worker:
                 raise Failure(f"the worker has ended with {self.process.wait()}")
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
-        self.history.append(f"{time.strftime('%T')}     {line.decode()}")
+        self.history.append(f"{time.strftime('%T')}     {line.decode()[:300]}")
         return line.decode()
 
     def judge(self, line: str, answer: str) -> str:
