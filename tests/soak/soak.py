@@ -210,7 +210,8 @@ class Soak:
                 resident += number.get("resident_bytes", 0) + number.get("stranded_bytes", 0)
                 offloaded += number.get("host_bytes", 0)
                 extents += number.get("extents", 0)
-                size = sum(number.get(f"{s}_bytes", 0) for s in ("resident", "offloaded", "discarded"))
+                states = ("resident_bytes", "offloaded_bytes", "discarded_bytes")
+                size = sum(number.get(state, 0) for state in states)
                 if number.get("segments"):
                     has[tag["tag"]] = (number["segments"], size)
             if has != live[name].has():
@@ -380,7 +381,8 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="leaves the directory when it fails")
     parser.add_argument("--programs", type=pathlib.Path, nargs=4, required=True)
     options = parser.parse_args()
-    print(f"seed {options.seed}, {options.minutes:g} minutes, {options.workers} workers", flush=True)
+    print(f"seed {options.seed}, {options.minutes:g} minutes, {options.workers} workers")
+    sys.stdout.flush()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     root = "/dev/shm" if pathlib.Path("/dev/shm").is_dir() else None
     directory = pathlib.Path(tempfile.mkdtemp(prefix="torpor-soak-", dir=root))

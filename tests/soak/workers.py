@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
 class Segment:
     tag: str
     size: int
-    contents: list[int]  # seeds of what it may be; one, but for a discard in doubt; none: never mind
+    contents: list[int]  # seeds of what it may be: several after a discard in doubt; none: any
 
 
 class Counts:
