@@ -19,7 +19,8 @@ namespace {
 // workers wait for the next one.
 constexpr Duration kLived = seconds(1);
 constexpr Duration kFirstPause = milliseconds(200);
-constexpr Duration kLongestPause = seconds(10);
+// Workers give up after the grace time: several of these have to fit into it.
+constexpr Duration kLongestPause = seconds(2);
 
 UniqueFd OpenPidFd(pid_t pid) {
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));

@@ -1,6 +1,6 @@
 """Workers under a daemon that is killed every few seconds, for as long as asked.
 
-    soak.py --minutes M [--seed N] [--workers N] [--out FILE.json] [--keep]
+    soak.py --minutes M [--seed N] [--workers N] [--every S] [--out FILE.json] [--keep]
             --programs TORPOR_KEEPER TORPORD TORPORCTL TEST_WORKER
 
 On the host driver. Workers come, go, get killed, allocate, free, sleep, wake and work, each with a
@@ -210,7 +210,8 @@ class Soak:
                 resident += number.get("resident_bytes", 0) + number.get("stranded_bytes", 0)
                 offloaded += number.get("host_bytes", 0)
                 extents += number.get("extents", 0)
-                size = sum(number.get(f"{s}_bytes", 0) for s in ("resident", "offloaded", "discarded"))
+                states = ("resident_bytes", "offloaded_bytes", "discarded_bytes")
+                size = sum(number.get(state, 0) for state in states)
                 if number.get("segments"):
                     has[tag["tag"]] = (number["segments"], size)
             if has != live[name].has():
@@ -334,7 +335,7 @@ class Soak:
         operator.start()
         end = time.monotonic() + 60 * self.options.minutes
         next_rest = time.monotonic() + BETWEEN_RESTS_S
-        while not self.stop.wait(self.rng.expovariate(1 / 2.5)):
+        while not self.stop.wait(self.rng.expovariate(1 / self.options.every)):
             if time.monotonic() > min(next_rest, end):
                 self.rest()
                 next_rest = time.monotonic() + BETWEEN_RESTS_S
@@ -375,11 +376,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randint(1, 1 << 30))
     parser.add_argument("--workers", type=int, default=6)
+    parser.add_argument("--every", type=float, default=2.5, help="mean seconds between faults")
     parser.add_argument("--out", type=pathlib.Path, help="writes the figures there, as JSON")
     parser.add_argument("--keep", action="store_true", help="leaves the directory when it fails")
     parser.add_argument("--programs", type=pathlib.Path, nargs=4, required=True)
     options = parser.parse_args()
-    print(f"seed {options.seed}, {options.minutes:g} minutes, {options.workers} workers", flush=True)
+    print(f"seed {options.seed}, {options.minutes:g} minutes, {options.workers} workers")
+    sys.stdout.flush()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     root = "/dev/shm" if pathlib.Path("/dev/shm").is_dir() else None
     directory = pathlib.Path(tempfile.mkdtemp(prefix="torpor-soak-", dir=root))
@@ -406,7 +409,9 @@ def main() -> int:
     if options.out:
         options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     for failure in failures:
-        print(f"\nFAILED: {failure}\nfaults:\n  " + "\n  ".join(soak.faults))
+        print(f"\nFAILED: {failure}")
+    if failures:
+        print("faults:\n  " + "\n  ".join(soak.faults))
     print(f"seed {options.seed}: {'failed' if failures else 'passed'}")
     return 1 if failures else 0
 

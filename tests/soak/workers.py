@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
 class Segment:
     tag: str
     size: int
-    contents: list[int]  # seeds of what it may be; one, but for a discard in doubt; none: never mind
+    contents: list[int]  # seeds of what it may be: several after a discard in doubt; none: any
 
 
 class Counts:
@@ -102,7 +102,7 @@ class Worker:
                 raise Failure(f"the worker has ended with {self.process.wait()}")
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
-        self.history.append(f"{time.strftime('%T')}     {line.decode()}")
+        self.history.append(f"{time.strftime('%T')}     {line.decode()[:300]}")
         return line.decode()
 
     def judge(self, line: str, answer: str) -> str:
