@@ -121,7 +121,8 @@ TEST_F(TorporctlTest, CtrlCCancelsAtSeveralDaemons) {
   (*ctl)->Signal(SIGINT);
   const auto status = (*ctl)->Wait();
   ASSERT_THAT(status, IsOk());
-  EXPECT_EQ(*status, 3);  // the other one has nothing to put to sleep
+  // The other one has nothing to put to sleep, and has said so unless the signal was quicker.
+  EXPECT_THAT(*status, testing::AnyOf(3, 1));
   const std::string errors = ReadFile(options.error_file);
   EXPECT_THAT(errors, testing::ContainsRegex("torporctl: unix:.*/host-0/control.sock: CANCELLED"));
   EXPECT_THAT(errors, testing::ContainsRegex("w-1 +model +[0-9]+ +guard +weights +1 +16.00 MiB"));
