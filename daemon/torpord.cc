@@ -164,7 +164,7 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
     auto left = Recover(*keeper);
     if (!left.ok()) return NotTheCommandLine(left.status());
     recovery = *std::move(left);
-    health.Tell(true);
+    health.Tell(keeper->is_protected());
     options.reconnect_grace = flags.reconnect_grace;
     options.protection = [&keeper] { return ProtectionBy(*keeper); };
   }

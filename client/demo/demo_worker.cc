@@ -25,10 +25,10 @@
 #include <utility>
 #include <vector>
 
-#include "lib/base/crc32c.h"
 #include "client/demo/model.h"
 #include "client/demo/safetensors.h"
 #include "client/torpor.hpp"
+#include "lib/base/crc32c.h"
 #include "lib/base/units.h"
 #include "lib/cli/flag_set.h"
 

@@ -121,19 +121,22 @@ Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const
                                   options.host_pool - options.host_pool % HostPool::kUnit,
                                   options.pool_slab));
   }
-  if (!restored && pool->fd() >= 0) {
-    TORPOR_RETURN_IF_ERROR(
-        keeper.HoldPool({pool->description(), pool->size(), pool->slab()}, pool->fd()));
-  }
   std::unique_ptr<Core> core(new Core(driver, keeper, clock, options, std::move(pool), restored));
   TORPOR_ASSIGN_OR_RETURN(core->transfer_, TransferEngine::Create(driver));
   core->context_.transfer = core->transfer_.get();
-  core->Restore(std::move(recovery));
+  TORPOR_RETURN_IF_ERROR(core->Restore(std::move(recovery)));
+  // Only now: a pool in custody has every image that the journal names.
+  const PoolMemory& memory = core->pool_.memory();
+  if (!restored && memory.fd() >= 0) {
+    TORPOR_RETURN_IF_ERROR(
+        keeper.HoldPool({memory.description(), memory.size(), memory.slab()}, memory.fd()));
+  }
+  const bool anyone_awaited = !core->inventory_.Awaited().empty();
   TORPOR_ASSIGN_OR_RETURN(core->server_,
                           WorkerServer::Start(options.worker_socket, options.socket_mode, *core));
   TORPOR_ASSIGN_OR_RETURN(core->queue_,
                           StartThread([raw = core.get()] { raw->admission_.ServeQueue(); }));
-  if (!core->inventory_.Awaited().empty()) {
+  if (anyone_awaited) {
     TORPOR_ASSIGN_OR_RETURN(core->awaiting_,
                             StartThread([raw = core.get()] { raw->AwaitSessions(); }));
   }
@@ -143,6 +146,8 @@ Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const
 Core::~Core() {
   Stop();
   tasks_.WaitForAll();
+  // While there still is what its images and extents go back to.
+  inventory_.Clear();
 }
 
 void Core::Stop() {
@@ -155,7 +160,12 @@ void Core::Stop() {
   const Status stopping = DaemonStopping();
   admission_.StopWaiting(stopping);
   directory_.EndAll(stopping);
+  // A daemon that has never served leaves them to the next one.
+  const bool served = server_ != nullptr;
   server_.reset();
+  for (const WorkerId worker : inventory_.Awaited()) {
+    if (served && inventory_.GiveUp(worker)) CloseSession(worker, stopping);
+  }
   if (queue_.joinable()) queue_.join();
 }
 

@@ -157,7 +157,8 @@ class Core final : public WorkerServer::Handler {
 
   // After a restart; restore.cc.
   class Restorer;
-  void Restore(Recovery recovery) EXCLUDES(await_mutex_);
+  // What is gone is recorded and told. Any other error leaves the journal as it is.
+  Status Restore(Recovery recovery) EXCLUDES(await_mutex_);
   Result<wire::HelloReply> OnReturn(const wire::Hello& hello, const net::PeerCredentials& peer,
                                     const std::shared_ptr<wire::Channel>& channel)
       EXCLUDES(await_mutex_);

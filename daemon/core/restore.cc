@@ -49,7 +49,7 @@ class Core::Restorer {
  public:
   Restorer(Core& core, Recovery& recovery) : core_(core), recovery_(recovery) {}
 
-  void Run() {
+  Status Run() {
     const Ledger& ledger = recovery_.ledger;
     core_.inventory_.SkipIds(ledger.ids().worker, ledger.ids().segment, ledger.ids().extent);
     core_.admission_.SkipReservations(ledger.ids().reservation);
@@ -61,21 +61,21 @@ class Core::Restorer {
       found[extent.worker][extent.tag].extents[extent.offset] = &extent;
     }
     RestoreReservations(found);
-    for (const auto& [id, session] : ledger.sessions()) RestoreSession(session, found[id]);
+    for (const auto& [id, session] : ledger.sessions()) {
+      TORPOR_RETURN_IF_ERROR(RestoreSession(session, found[id]));
+    }
+    // First: whoever follows must not look for it in another pool.
+    if (!ended_.empty()) TORPOR_RETURN_IF_ERROR(core_.keeper_.Record(ended_));
     for (const ExtentId id : dropped_) {
       if (const Status status = core_.keeper_.DropExtent(id); !status.ok()) {
         log::Error("extent {} is still in custody: {}", id.value(), status);
       }
     }
-    if (!ended_.empty()) {
-      if (const Status status = core_.keeper_.Record(ended_); !status.ok()) {
-        log::Error("what was lost is still in the journal: {}", status);
-      }
-    }
-    if (ledger.sessions().empty()) return;
+    if (ledger.sessions().empty()) return Status::Ok();
     log::Info("{} sessions of the daemon before are awaited: {} segments on the device, {} asleep",
               ledger.sessions().size(), tally_.resident, tally_.asleep);
     for (const std::string& lost : tally_.lost) log::Error("lost: {}", lost);
+    return Status::Ok();
   }
 
  private:
@@ -107,22 +107,51 @@ class Core::Restorer {
     }
   }
 
-  void RestoreSession(const SessionOpened& session, const std::map<std::string, Found>& found) {
+  Status RestoreSession(const SessionOpened& session, const std::map<std::string, Found>& found) {
     WorkerInfo info;
     info.id = session.worker;
     info.name = session.name;
     info.secret = session.secret;
     info.reservation = session.reservation;
-    if (!info.reservation.empty() && !core_.admission_.AddHolder(info.reservation).ok()) {
-      info.reservation.clear();
-    }
+    // One that is over remains a cap.
+    if (!info.reservation.empty()) (void)core_.admission_.AddHolder(info.reservation);
     std::vector<Inventory::RestoredArena> arenas;
-    for (const auto& [tag, in_tag] : found) arenas.push_back(RestoreTag(info, tag, in_tag));
+    for (const auto& [tag, in_tag] : found) {
+      TORPOR_ASSIGN_OR_RETURN(Inventory::RestoredArena arena, RestoreTag(info, tag, in_tag));
+      arenas.push_back(std::move(arena));
+    }
     core_.inventory_.Restore(std::move(info), std::move(arenas));
+    return Status::Ok();
   }
 
-  Inventory::RestoredArena RestoreTag(const WorkerInfo& info, const std::string& tag,
-                                      const Found& found) {
+  // Segments without all of their memory, and with them what shares an extent with one of them.
+  std::set<SegmentId> FindLost(const Found& found) const {
+    std::set<SegmentId> lost;
+    std::set<ExtentId> gone;
+    for (bool more = true; more;) {
+      more = false;
+      for (const SegmentRecorded* const segment : found.segments) {
+        if (segment->state != JournalState::kResident || lost.count(segment->segment) > 0) continue;
+        const std::vector<const ExtentHeld*> extents = found.ExtentsOf(*segment);
+        Bytes end = segment->offset;
+        bool there = true;
+        for (const ExtentHeld* const extent : extents) {
+          there = there && extent->offset <= end && gone.count(extent->extent) == 0 &&
+                  recovery_.extents.count(extent->extent) > 0;
+          end = extent->offset + extent->size;
+        }
+        if (there && end >= segment->offset + segment->size) continue;
+        lost.insert(segment->segment);
+        for (const ExtentHeld* const extent : extents) gone.insert(extent->extent);
+        more = true;
+      }
+    }
+    return lost;
+  }
+
+  Result<Inventory::RestoredArena> RestoreTag(const WorkerInfo& info, const std::string& tag,
+                                              const Found& found) {
+    const std::set<SegmentId> lost = FindLost(found);
     Inventory::RestoredArena arena;
     arena.tag = tag;
     std::map<ExtentId, ExtentPtr> imported;
@@ -133,7 +162,11 @@ class Core::Restorer {
       Status status;
       if (segment->state == JournalState::kResident) {
         restored.state = SegmentState::kResident;
-        status = ImportExtents(info, found.ExtentsOf(*segment), *segment, imported);
+        if (lost.count(segment->segment) > 0) {
+          status = Status(Code::kDataLoss, "EXTENT_MISSING", "the keeper does not have its memory");
+        } else {
+          TORPOR_RETURN_IF_ERROR(ImportExtents(info, found.ExtentsOf(*segment), imported));
+        }
       } else if (segment->state == JournalState::kOffloaded) {
         restored.state = SegmentState::kOffloaded;
         status = RestoreImage(info, *segment, restored);
@@ -170,34 +203,17 @@ class Core::Restorer {
     return arena;
   }
 
-  // Those that are not there yet, all or none.
+  // Those that are not there yet.
   Status ImportExtents(const WorkerInfo& info, const std::vector<const ExtentHeld*>& extents,
-                       const SegmentRecorded& segment, std::map<ExtentId, ExtentPtr>& imported) {
-    Bytes end = segment.offset;
-    for (const ExtentHeld* const extent : extents) {
-      if (extent->offset > end) break;
-      end = extent->offset + extent->size;
-    }
-    if (end < segment.offset + segment.size) {
-      return Status(Code::kDataLoss, "EXTENT_MISSING", "no extent holds all of it");
-    }
-    std::map<ExtentId, ExtentPtr> now;
+                       std::map<ExtentId, ExtentPtr>& imported) {
     for (const ExtentHeld* const held : extents) {
       if (imported.count(held->extent) > 0) continue;
-      const auto fd = recovery_.extents.find(held->extent);
-      if (fd == recovery_.extents.end()) {
-        return Status(Code::kDataLoss, "EXTENT_MISSING", "the keeper does not have its memory")
-            .With("extent", held->extent.value());
-      }
-      UniqueFd copy;
-      TORPOR_ASSIGN_OR_RETURN(copy, fd->second.Duplicate());
       TORPOR_ASSIGN_OR_RETURN(
-          now[held->extent],
+          imported[held->extent],
           Extent::Import(core_.memory_, held->extent, held->offset, held->size,
                          core_.admission_.RestoreDevice(held->size, info.reservation),
-                         std::move(copy)));
+                         std::move(recovery_.extents.at(held->extent))));
     }
-    imported.merge(now);
     return Status::Ok();
   }
 
@@ -230,10 +246,11 @@ class Core::Restorer {
   Tally tally_;
 };
 
-void Core::Restore(Recovery recovery) {
-  Restorer(*this, recovery).Run();
+Status Core::Restore(Recovery recovery) {
+  TORPOR_RETURN_IF_ERROR(Restorer(*this, recovery).Run());
   MutexLock lock(await_mutex_);
   await_until_ = std::chrono::steady_clock::now() + options_.reconnect_grace;
+  return Status::Ok();
 }
 
 // --- sessions that come back
@@ -291,6 +308,7 @@ void Core::OnWelcomed(WorkerId worker) {
         tasks_.Run([this, link, recovering] { Recover(context_, *link, recovering); });
     if (started.ok()) return;
     log::Warning("worker {}: coming back, again: {}", WorkerName(worker), started);
+    if (!link->channel().Gone().ok()) return EndOperation(context_, worker);
     std::this_thread::sleep_for(kRetry);
   }
 }

@@ -171,8 +171,10 @@ void KeeperServer::OnDaemonEnd() {
   const bool by_itself = end.status.has_value() && WIFEXITED(*end.status) &&
                          (WEXITSTATUS(*end.status) == 0 || WEXITSTATUS(*end.status) == 2);
   Log("daemon %d %s", pid, HowEnded(end.status).c_str());
-  if (stopping_ || by_itself) {
-    // 2: its command line is wrong, which another start does not mend.
+  // 2: its command line is wrong, which another start does not mend. That of a daemon which follows
+  // another one may be put right, and until then everything stays here.
+  const bool empty = custody_.descriptors() == 0 && custody_.ledger().sessions().empty();
+  if (stopping_ || (by_itself && (WEXITSTATUS(*end.status) == 0 || empty))) {
     exit_ = end.status.has_value() && WIFEXITED(*end.status) ? WEXITSTATUS(*end.status) : 0;
     return;
   }

@@ -109,6 +109,12 @@ std::vector<ExtentPtr> Inventory::Close(WorkerId id) {
   return extents;
 }
 
+void Inventory::Clear() {
+  std::map<WorkerId, Worker> workers;
+  MutexLock lock(mutex_);
+  workers_.swap(workers);
+}
+
 void Inventory::Remove(WorkerId id) {
   // Its images end outside the lock, and before it is gone: then its room is free.
   decltype(Worker::arenas) arenas;
@@ -395,7 +401,8 @@ Result<Inventory::SegmentInfo> Inventory::Describe(WorkerId id, SegmentId segmen
   TORPOR_ASSIGN_OR_RETURN(Worker* const worker, FindOpen(id));
   const Segment* const segment = FindSegment(*worker, segment_id);
   if (segment == nullptr) return UnknownSegment(id, segment_id);
-  return SegmentInfo{segment->tag(), segment->offset(), segment->size()};
+  return SegmentInfo{segment->tag(), segment->offset(), segment->size(),
+                     segment->state() == SegmentState::kPending};
 }
 
 Status Inventory::Publish(WorkerId id, SegmentId segment_id) {

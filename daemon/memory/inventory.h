@@ -114,6 +114,8 @@ class Inventory {
   // The worker is gone: refuses new operations and allocations, waits for the operation under way
   // and gives all its extents, out of the books.
   std::vector<ExtentPtr> Close(WorkerId id) EXCLUDES(mutex_);
+  // Forgets everyone, as at the end of the process.
+  void Clear() EXCLUDES(mutex_);
   // Forgets a closed worker, once its extents have ended.
   void Remove(WorkerId id) EXCLUDES(mutex_);
   std::vector<WorkerStats> Snapshot() const EXCLUDES(mutex_);
@@ -192,6 +194,7 @@ class Inventory {
     std::string tag;
     Bytes offset{};
     Bytes size{};
+    bool pending = false;
   };
   Result<SegmentInfo> Describe(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);
   // Its worker maps it: RESIDENT. NOT_FOUND UNKNOWN_SEGMENT.

@@ -53,6 +53,8 @@ Status FinishAllocation(const OperationContext& context, WorkerId worker, Segmen
   if (status.ok()) {
     TORPOR_ASSIGN_OR_RETURN(const Inventory::SegmentInfo info,
                             context.inventory.Describe(worker, id));
+    // In memory that was mapped already: recorded at once, and perhaps asleep by now.
+    if (!info.pending) return Status::Ok();
     status = context.keeper.Record(
         {SegmentRecorded{id, worker, info.tag, info.offset, info.size, JournalState::kResident}});
     if (status.ok()) return context.inventory.Publish(worker, id);

@@ -171,6 +171,10 @@ TEST_F(KeeperTest, WhoDoesNotComeBackIsForgotten) {
       [](const auto& now) { return now.workers_size() == 2 && !now.workers(0).awaited(); });
   ASSERT_THAT(usage, IsOk());
   EXPECT_TRUE(usage->workers(1).awaited());
+  // Nor does it hold up the end.
+  const auto status = keeper_.Stop();
+  ASSERT_THAT(status, IsOk());
+  EXPECT_EQ(*status, 0) << keeper_.log();
 }
 
 TEST_F(KeeperTest, AnUpgradeIsSeenByNobody) {
