@@ -10,7 +10,18 @@
 
 namespace torpor::ctl {
 
-enum class Verb { kHelp, kVersion, kUsage, kSleep, kWake, kReserve, kRenew, kRelease, kUpgrade, kWatch };
+enum class Verb {
+  kHelp,
+  kVersion,
+  kUsage,
+  kSleep,
+  kWake,
+  kReserve,
+  kRenew,
+  kRelease,
+  kUpgrade,
+  kWatch
+};
 
 // A watch goes on.
 constexpr Duration kNoTimeout = Duration::max();

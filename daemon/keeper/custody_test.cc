@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "lib/base/descriptors.h"
 #include "lib/base/status_matchers.h"
 #include "lib/wire/codec.h"
+#include "tests/harness/temp_dir.h"
 
 namespace torpor::keeper {
 namespace {
@@ -25,21 +25,17 @@ constexpr WorkerId kWorker(7);
 class CustodyTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/torpor-custody-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    directory_ = name;
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     daemon_.Reset(ends[0]);
     keeper_.Reset(ends[1]);
     Restart();
   }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
 
   // As a keeper that was killed and started again.
   void Restart() {
     custody_.reset();
-    Result<std::unique_ptr<Journal>> journal = Journal::Open(directory_ + "/journal");
+    Result<std::unique_ptr<Journal>> journal = Journal::Open(directory_.path() + "/journal");
     ASSERT_THAT(journal, IsOk());
     custody_ = std::make_unique<Custody>(*std::move(journal));
   }
@@ -82,7 +78,7 @@ class CustodyTest : public ::testing::Test {
         .status;
   }
 
-  std::string directory_;
+  TempDir directory_;
   UniqueFd daemon_;
   UniqueFd keeper_;
   std::unique_ptr<Custody> custody_;

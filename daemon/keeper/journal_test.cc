@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lib/base/status_matchers.h"
+#include "tests/harness/temp_dir.h"
 
 namespace torpor {
 namespace {
@@ -42,20 +43,13 @@ std::vector<JournalRecord> OneOfEach() {
 
 class JournalTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/torpor-journal-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    directory_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
   std::unique_ptr<Journal> Open() {
-    Result<std::unique_ptr<Journal>> journal = Journal::Open(directory_ + "/journal");
+    Result<std::unique_ptr<Journal>> journal = Journal::Open(directory_.path() + "/journal");
     EXPECT_THAT(journal, IsOk());
     return journal.ok() ? *std::move(journal) : nullptr;
   }
 
-  std::string directory_;
+  TempDir directory_;
 };
 
 TEST(RecordTest, EachReadsAsItWasWritten) {
@@ -233,7 +227,7 @@ TEST_F(JournalTest, SeveralRecordsAreThereTogetherOrNotAtAll) {
   std::vector<std::string> before;
   std::vector<std::string> after;
   uintmax_t size = 0;
-  const std::filesystem::path path = directory_ + "/journal";
+  const std::filesystem::path path = directory_.path() + "/journal";
   {
     const std::unique_ptr<Journal> journal = Open();
     ASSERT_THAT(journal->Record({}), IsOk());
@@ -244,7 +238,7 @@ TEST_F(JournalTest, SeveralRecordsAreThereTogetherOrNotAtAll) {
     after = Encoded(journal->ledger());
   }
   EXPECT_EQ(Encoded(Open()->ledger()), after);
-  const std::filesystem::path copy = directory_ + "/copy";
+  const std::filesystem::path copy = directory_.path() + "/copy";
   {
     const std::unique_ptr<Journal> journal = Open();
     ASSERT_THAT(journal->Replace({}), IsOk());

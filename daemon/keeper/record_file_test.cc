@@ -17,6 +17,7 @@
 
 #include "lib/base/crc32c.h"
 #include "lib/base/status_matchers.h"
+#include "tests/harness/temp_dir.h"
 
 namespace torpor {
 namespace {
@@ -25,14 +26,6 @@ using Records = std::vector<std::string>;
 
 class RecordFileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/torpor-records-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    directory_ = name;
-    path_ = directory_ + "/journal";
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
   RecordFile::Contents Open() {
     Result<RecordFile::Contents> contents = RecordFile::Open(path_);
     EXPECT_THAT(contents, IsOk());
@@ -46,8 +39,8 @@ class RecordFileTest : public ::testing::Test {
     std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes;
   }
 
-  std::string directory_;
-  std::string path_;
+  TempDir directory_;
+  const std::string path_ = directory_.path() + "/journal";
 };
 
 TEST_F(RecordFileTest, WhatIsAppendedIsThereAgain) {
