@@ -107,6 +107,11 @@ FlagSet MakeFlagSet(Flags& flags) {
           "memory of the process; auto takes the first of them that comes with huge pages "
           "(default auto)",
           [&](std::string_view value) { return ParsePoolMemory(value, flags.pool_memory); });
+  set.AddString("pool_dir", "DIR",
+                "a folder on a tmpfs in which the host pool is a file, instead of --pool_memory: "
+                "with a keeper, what sleeps then also outlives the end of both processes at once "
+                "(default none)",
+                &flags.pool_dir);
   set.Add("pin_pool", "auto|background|on_demand",
           "when the host pool is pinned: from the start on, in the background, or as sleeps need "
           "it; auto is background with CUDA (default auto)",
@@ -195,6 +200,9 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
                           MakeFlagSet(flags).Parse(arguments));
   if (!others.empty()) {
     return InvalidArgument("BAD_FLAG", "unexpected argument \"" + others.front() + "\"");
+  }
+  if (!flags.pool_dir.empty() && flags.pool_memory != PoolMemoryKind::kAuto) {
+    return InvalidArgument("BAD_FLAG", "--pool_dir and --pool_memory exclude each other");
   }
   return flags;
 }

@@ -35,6 +35,7 @@ struct Flags {
   std::optional<ListenAddress> listen;
   std::optional<Bytes> host_pool;  // none: chosen at the start
   PoolMemoryKind pool_memory = PoolMemoryKind::kAuto;
+  std::string pool_dir;  // empty: the pool has no name
   PinChoice pin_pool = PinChoice::kAuto;
   bool verify_images = false;
   std::optional<Bytes> safety_reserve;  // none: chosen at the start

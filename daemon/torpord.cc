@@ -113,13 +113,17 @@ Result<Recovery> Recover(RemoteKeeper& keeper) {
   std::vector<ExtentId> extents;
   for (const auto& [id, extent] : recovery.ledger.extents()) extents.push_back(id);
   TORPOR_ASSIGN_OR_RETURN(recovery.extents, keeper.Fetch(extents));
-  TORPOR_ASSIGN_OR_RETURN(auto pool, keeper.FetchPool());
-  if (!pool.has_value()) return recovery;
-  auto& [file, fd] = *pool;
-  auto adopted = PoolMemory::Adopt(std::move(fd), file.kind, file.size, file.slab);
+  TORPOR_ASSIGN_OR_RETURN(auto kept, keeper.FetchPool());
+  if (!recovery.ledger.pool().has_value()) return recovery;
+  const PoolHeld& pool = *recovery.ledger.pool();
+  if (!kept.has_value() && pool.path.empty()) return recovery;
+  auto adopted = kept.has_value() ? PoolMemory::Adopt(std::move(kept->second), pool.path, pool.kind,
+                                                      pool.size, pool.slab)
+                                  : PoolMemory::Open(pool.path, pool.kind, pool.size, pool.slab);
   if (adopted.ok()) {
     recovery.pool = *std::move(adopted);
-  } else {
+    recovery.pool_kept = kept.has_value();
+  } else if (!recovery.ledger.images().empty()) {
     log::Error("the host pool of the daemon before cannot be used: {}", adopted.status());
   }
   return recovery;
@@ -144,6 +148,7 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
   TORPOR_ASSIGN_OR_RETURN(options.host_pool, ChooseHostPool(flags));
   TORPOR_ASSIGN_OR_RETURN(options.safety_reserve, ChooseSafetyReserve(flags, device.total));
   options.pool_memory = flags.pool_memory;
+  options.pool_dir = flags.pool_dir;
   options.available_memory = [] { return AvailableHostMemory(); };
   options.require_reservation = flags.require_reservation;
   options.verify_images = flags.verify_images;
@@ -221,6 +226,7 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
     log::Warning("{} calls still under way: ending the workers' connections", service.calls());
     core->Stop();
   });
+  core->RemovePool();
   return Status::Ok();
 }
 

@@ -110,6 +110,7 @@ std::optional<TimePoint> Admission::TellExpired() {
         next = std::min(next.value_or(stats.expires), stats.expires);
       } else {
         reservation.expiry_told = true;
+        expired_.push_back(it->first);
         announcer_.Reservation(ReservationEvent::Change::kExpired, stats,
                                stats.device - stats.drawn_device - stats.surrendered_device,
                                stats.host - stats.drawn_host);
@@ -306,6 +307,17 @@ Result<Draw> Admission::DrawHost(Bytes size, const std::string& id) {
     draw.reservation_ = id;
   }
   return draw;
+}
+
+Bytes Admission::Surrendered(const std::string& id) const {
+  MutexLock lock(mutex_);
+  const auto it = reservations_.find(id);
+  return it == reservations_.end() ? Bytes(0) : it->second.stats.surrendered_device;
+}
+
+std::vector<std::string> Admission::TakeExpired() {
+  MutexLock lock(mutex_);
+  return std::exchange(expired_, {});
 }
 
 void Admission::RestoreReservation(const ReservationStats& stats, Bytes surrendered) {

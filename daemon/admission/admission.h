@@ -84,6 +84,11 @@ class Admission {
     Bytes host{};
   };
   Result<Released> Release(const std::string& id) EXCLUDES(mutex_);
+  // What the reservation has lost with sleeps; 0 if it is over.
+  Bytes Surrendered(const std::string& id) const EXCLUDES(mutex_);
+  // Those that have expired since the last call.
+  std::vector<std::string> TakeExpired() EXCLUDES(mutex_);
+
   // --- After a restart: what a daemon before this one has granted counts again, whatever there is.
   // A reservation of which `surrendered` bytes are gone with a sleep; none if it is over.
   void RestoreReservation(const ReservationStats& stats, Bytes surrendered) EXCLUDES(mutex_);
@@ -224,6 +229,7 @@ class Admission {
   // promise something, are drawn on or have holders.
   ReservationMap reservations_ GUARDED_BY(mutex_);
   std::map<std::string, Past> past_ GUARDED_BY(mutex_);
+  std::vector<std::string> expired_ GUARDED_BY(mutex_);  // TakeExpired
   std::deque<std::string> past_order_ GUARDED_BY(mutex_);
   uint64_t next_reservation_ GUARDED_BY(mutex_) = 1;
   // Running sums of device draws, which match the measurement's sums of what was created and

@@ -1,6 +1,9 @@
 #include "daemon/core/core.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <random>
 #include <thread>
 #include <utility>
@@ -17,6 +20,12 @@ Bytes ArenaSize(Bytes total) {
   Bytes size = GiB(1);
   while (size < total * 4) size = size * 2;
   return size;
+}
+
+// Not 0.
+uint64_t RandomNumber() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random() | 1;
 }
 
 std::string RandomSecret() {
@@ -77,6 +86,15 @@ Admission::Options ForAdmission(const Core::Options& options, EventLog& events) 
   return chosen;
 }
 
+Result<std::unique_ptr<PoolMemory>> MakePool(const Core::Options& options,
+                                             const std::string& device) {
+  const Bytes size = options.host_pool - options.host_pool % HostPool::kUnit;
+  if (options.pool_dir.empty()) {
+    return PoolMemory::Reserve(options.pool_memory, size, options.pool_slab);
+  }
+  return PoolMemory::Create(options.pool_dir, "torpor-" + device, size, options.pool_slab);
+}
+
 Pinner::Options ForPinner(const Driver& driver, const Core::Options& options) {
   Pinner::Options chosen;
   chosen.numa_node = driver.device().numa_node;
@@ -116,20 +134,20 @@ Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const
   if (restored) {
     options.host_pool = pool->size();
   } else {
-    TORPOR_ASSIGN_OR_RETURN(
-        pool, PoolMemory::Reserve(options.pool_memory,
-                                  options.host_pool - options.host_pool % HostPool::kUnit,
-                                  options.pool_slab));
+    TORPOR_ASSIGN_OR_RETURN(pool, MakePool(options, driver.device().uuid));
   }
+  const PoolHeld known = recovery.ledger.pool().value_or(PoolHeld());
+  const bool kept = restored && recovery.pool_kept;
   std::unique_ptr<Core> core(new Core(driver, keeper, clock, options, std::move(pool), restored));
   TORPOR_ASSIGN_OR_RETURN(core->transfer_, TransferEngine::Create(driver));
   core->context_.transfer = core->transfer_.get();
   TORPOR_RETURN_IF_ERROR(core->Restore(std::move(recovery)));
-  // Only now: a pool in custody has every image that the journal names.
   const PoolMemory& memory = core->pool_.memory();
-  if (!restored && memory.fd() >= 0) {
+  if (!kept && memory.fd() >= 0) {
     TORPOR_RETURN_IF_ERROR(
-        keeper.HoldPool({memory.description(), memory.size(), memory.slab()}, memory.fd()));
+        keeper.HoldPool({restored ? known.id : RandomNumber(), memory.description(), memory.size(),
+                         memory.slab(), memory.path()},
+                        memory.fd()));
   }
   const bool anyone_awaited = !core->inventory_.Awaited().empty();
   TORPOR_ASSIGN_OR_RETURN(core->server_,
@@ -163,10 +181,17 @@ void Core::Stop() {
   // A daemon that has never served leaves them to the next one.
   const bool served = server_ != nullptr;
   server_.reset();
-  for (const WorkerId worker : inventory_.Awaited()) {
-    if (served && inventory_.GiveUp(worker)) CloseSession(worker, stopping);
+  for (const WorkerInfo& worker : inventory_.Awaited()) {
+    if (served && inventory_.GiveUp(worker.id)) CloseSession(worker.id, stopping);
   }
   if (queue_.joinable()) queue_.join();
+}
+
+void Core::RemovePool() const {
+  const std::string& path = pool_.memory().path();
+  if (!path.empty() && ::unlink(path.c_str()) != 0) {
+    log::Warning("{}", ErrnoStatus(errno, "remove the host pool " + path));
+  }
 }
 
 // --- control plane
@@ -287,9 +312,17 @@ Status Core::Protection() const {
 
 Result<ReserveResult> Core::RecordMade(const ReservationSpec& spec, Result<ReserveResult> made) {
   if (!made.ok()) return made;
-  if (const Status recorded = keeper_.Record({ReservationMade{
-          made->id, spec.name, spec.device(), spec.host, made->expires, spec.hold, spec.keep}});
-      !recorded.ok()) {
+  std::vector<JournalRecord> records;
+  // So that the journal grows with what there is, not with what there was.
+  for (std::string& expired : admission_.TakeExpired()) {
+    records.emplace_back(ReservationReleased{std::move(expired)});
+  }
+  records.emplace_back(ReservationMade{made->id, spec.name, spec.device(), spec.host, made->expires,
+                                       spec.hold, spec.keep});
+  ReservationParts parts{made->id, {}};
+  for (const ReservationPart& part : spec.parts) parts.parts.push_back({part.name, part.device});
+  records.emplace_back(std::move(parts));
+  if (const Status recorded = keeper_.Record(records); !recorded.ok()) {
     (void)admission_.Release(made->id);
     return recorded;
   }
@@ -348,6 +381,7 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
   WorkerInfo info;
   info.name = hello.name;
   info.peer = peer;
+  info.process = ProcessOf(peer);
   info.quiesce = hello.quiesce;
   info.reservation = hello.reservation;
   info.secret = RandomSecret();
@@ -355,9 +389,13 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
   wire::HelloReply reply = Welcome(inventory_.AddWorker(info), info.secret);
   const std::optional<WorkerInfo> added = inventory_.FindWorker(reply.worker);
   const std::string name = added.has_value() ? added->name : hello.name;
-  if (const Status recorded =
-          keeper_.Record({SessionOpened{reply.worker, name, info.secret, info.reservation}});
-      !recorded.ok()) {
+  std::vector<JournalRecord> records = {
+      SessionOpened{reply.worker, name, info.secret, info.reservation}};
+  if (info.process.pid > 0) {
+    records.emplace_back(
+        SessionProcess{reply.worker, info.process.pid, info.process.started, PidNamespace()});
+  }
+  if (const Status recorded = keeper_.Record(records); !recorded.ok()) {
     inventory_.Remove(reply.worker);
     LeaveReservation(info);
     return recorded;
@@ -369,6 +407,12 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
   log::Info("worker {} ({}): pid {}, uid {}, gid {} connected", WorkerName(reply.worker),
             hello.name, peer.pid, peer.uid, peer.gid);
   return reply;
+}
+
+ProcessId Core::ProcessOf(const net::PeerCredentials& peer) {
+  const Result<ProcessId> process =
+      peer.pid > 0 ? FindProcess(peer.pid) : Result<ProcessId>(ProcessId());
+  return process.ok() ? *process : ProcessId();
 }
 
 wire::HelloReply Core::Welcome(WorkerId worker, const std::string& secret) const {

@@ -31,6 +31,7 @@
 #include "lib/base/cancel_token.h"
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
+#include "lib/base/process.h"
 #include "lib/base/status.h"
 #include "lib/cuda/driver.h"
 
@@ -88,6 +89,7 @@ class Core final : public WorkerServer::Handler {
     Bytes host_pool{};
     Bytes pool_slab = HostPool::kSlab;  // what is pinned by one call
     PoolMemoryKind pool_memory = PoolMemoryKind::kAnonymous;
+    std::string pool_dir;  // a folder, where the pool is a file with a name; empty: pool_memory
     // Of the host; asked before more of the pool is pinned. None: not asked.
     std::function<Result<Bytes>()> available_memory;
     Bytes safety_reserve{};
@@ -116,6 +118,8 @@ class Core final : public WorkerServer::Handler {
   // What the host pool is made of, as "tmpfs, huge pages".
   Bytes pool_size() const { return pool_.memory().size(); }
   const std::string& pool_kind() const { return pool_.memory().description(); }
+  // At the end, when nothing shall be found again: a pool with a name loses it.
+  void RemovePool() const;
 
   // A result for each selected worker, or the error that all of them share.
   //   INVALID_ARGUMENT EMPTY_SELECTOR, CONTRADICTORY_SELECTOR, BAD_TAG, BAD_LEVEL, POLICY_MISSING,
@@ -153,6 +157,7 @@ class Core final : public WorkerServer::Handler {
   void OnWelcomed(WorkerId worker) override EXCLUDES(await_mutex_);
   void OnGone(WorkerId worker, const Status& why) override;
   void CloseSession(WorkerId worker, const Status& why);
+  static ProcessId ProcessOf(const net::PeerCredentials& peer);
   wire::HelloReply Welcome(WorkerId worker, const std::string& secret) const;
 
   // After a restart; restore.cc.
@@ -165,6 +170,7 @@ class Core final : public WorkerServer::Handler {
   // The worker did not hear that it is back: it will come again. False if it has come to nothing,
   // or too late.
   bool AwaitAgain(WorkerId worker) EXCLUDES(await_mutex_);
+  // Until all are back, have ended, or are late.
   void AwaitSessions() EXCLUDES(await_mutex_);
 
   // The worker's own requests; worker_requests.cc, and own_allocate.cc.

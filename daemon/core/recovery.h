@@ -15,7 +15,8 @@ namespace torpor {
 struct Recovery {
   Ledger ledger;
   std::map<ExtentId, UniqueFd> extents;  // those of the ledger's that the keeper has
-  std::unique_ptr<PoolMemory> pool;      // null: none is left
+  std::unique_ptr<PoolMemory> pool;      // the ledger's; null: none is left
+  bool pool_kept = false;                // by the keeper
 };
 
 }  // namespace torpor

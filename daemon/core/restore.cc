@@ -16,21 +16,45 @@ namespace torpor {
 namespace {
 
 constexpr Duration kRetry = milliseconds(20);
+// How often processes of workers that are awaited are looked at.
+constexpr Duration kLookAtProcesses = milliseconds(200);
 
 bool Overlap(const ExtentHeld& extent, const SegmentRecorded& segment) {
   return extent.offset < segment.offset + segment.size &&
          segment.offset < extent.offset + extent.size;
 }
 
-// What the ledger has of one tag of one worker.
+// Adds `one` to those that overlap neither each other nor it. If there are some that do, it takes
+// their place, and they are given.
+template <typename Record>
+std::vector<const Record*> PutInPlace(std::map<Bytes, const Record*>& by_offset,
+                                      const Record& one) {
+  std::vector<const Record*> replaced;
+  auto at = by_offset.upper_bound(one.offset);
+  if (at != by_offset.begin()) --at;
+  while (at != by_offset.end() && at->first < one.offset + one.size) {
+    if (one.offset < at->first + at->second->size) {
+      replaced.push_back(at->second);
+      at = by_offset.erase(at);
+    } else {
+      ++at;
+    }
+  }
+  by_offset[one.offset] = &one;
+  return replaced;
+}
+
+// What the ledger has of one tag of one worker, by offset.
 struct Found {
-  std::vector<const SegmentRecorded*> segments;
-  std::map<Bytes, const ExtentHeld*> extents;  // by offset
+  std::map<Bytes, const SegmentRecorded*> segments;
+  std::map<Bytes, const ExtentHeld*> extents;
 
   std::vector<const ExtentHeld*> ExtentsOf(const SegmentRecorded& segment) const {
     std::vector<const ExtentHeld*> all;
-    for (const auto& [offset, extent] : extents) {
-      if (Overlap(*extent, segment)) all.push_back(extent);
+    auto at = extents.upper_bound(segment.offset);
+    if (at != extents.begin()) --at;
+    for (; at != extents.end() && at->first < segment.offset + segment.size; ++at) {
+      if (Overlap(*at->second, segment)) all.push_back(at->second);
     }
     return all;
   }
@@ -54,11 +78,18 @@ class Core::Restorer {
     core_.inventory_.SkipIds(ledger.ids().worker, ledger.ids().segment, ledger.ids().extent);
     core_.admission_.SkipReservations(ledger.ids().reservation);
     std::map<WorkerId, std::map<std::string, Found>> found;
+    // Where two have the same addresses, the end of the older one was not recorded any more.
     for (const auto& [id, segment] : ledger.segments()) {
-      found[segment.worker][segment.tag].segments.push_back(&segment);
+      for (const SegmentRecorded* const older :
+           PutInPlace(found[segment.worker][segment.tag].segments, segment)) {
+        ended_.emplace_back(SegmentFreed{older->segment});
+      }
     }
     for (const auto& [id, extent] : ledger.extents()) {
-      found[extent.worker][extent.tag].extents[extent.offset] = &extent;
+      for (const ExtentHeld* const older :
+           PutInPlace(found[extent.worker][extent.tag].extents, extent)) {
+        dropped_.push_back(older->extent);
+      }
     }
     RestoreReservations(found);
     for (const auto& [id, session] : ledger.sessions()) {
@@ -86,7 +117,7 @@ class Core::Restorer {
       const auto of_worker = found.find(id);
       if (of_worker == found.end()) continue;
       for (const auto& [tag, in_tag] : of_worker->second) {
-        for (const SegmentRecorded* const segment : in_tag.segments) {
+        for (const auto& [offset, segment] : in_tag.segments) {
           if (segment->state != JournalState::kResident) {
             asleep[session.reservation] += segment->size;
           }
@@ -102,7 +133,11 @@ class Core::Restorer {
       stats.expires = made.expires;
       stats.hold = made.hold;
       stats.keep = made.keep;
-      core_.admission_.RestoreReservation(stats, made.hold ? Bytes(0) : asleep[id]);
+      for (const RecordedPart& part : recovery_.ledger.Parts(id)) {
+        stats.parts.push_back({part.name, part.device});
+      }
+      const Bytes surrendered = std::max(asleep[id], recovery_.ledger.Surrendered(id));
+      core_.admission_.RestoreReservation(stats, made.hold ? Bytes(0) : surrendered);
       if (made.expires <= core_.clock_.Now()) ended_.emplace_back(ReservationReleased{id});
     }
   }
@@ -113,6 +148,11 @@ class Core::Restorer {
     info.name = session.name;
     info.secret = session.secret;
     info.reservation = session.reservation;
+    const SessionProcess* const process = recovery_.ledger.FindProcess(session.worker);
+    if (process != nullptr && process->pid_namespace == PidNamespace()) {
+      info.process = {process->pid, process->started};
+      info.peer.pid = process->pid;
+    }
     // One that is over remains a cap.
     if (!info.reservation.empty()) (void)core_.admission_.AddHolder(info.reservation);
     std::vector<Inventory::RestoredArena> arenas;
@@ -130,7 +170,7 @@ class Core::Restorer {
     std::set<ExtentId> gone;
     for (bool more = true; more;) {
       more = false;
-      for (const SegmentRecorded* const segment : found.segments) {
+      for (const auto& [offset, segment] : found.segments) {
         if (segment->state != JournalState::kResident || lost.count(segment->segment) > 0) continue;
         const std::vector<const ExtentHeld*> extents = found.ExtentsOf(*segment);
         Bytes end = segment->offset;
@@ -156,7 +196,7 @@ class Core::Restorer {
     arena.tag = tag;
     std::map<ExtentId, ExtentPtr> imported;
     std::set<ExtentId> of_lost;
-    for (const SegmentRecorded* const segment : found.segments) {
+    for (const auto& [segment_offset, segment] : found.segments) {
       Inventory::RestoredSegment restored{segment->segment, segment->offset, segment->size,
                                           SegmentState::kDiscarded, nullptr};
       Status status;
@@ -181,7 +221,7 @@ class Core::Restorer {
                                  ? " on the device, which only the worker has now: "
                                  : " asleep: ") +
                             status.ToString());
-      ended_.emplace_back(SegmentFreed{segment->segment});
+      // It stays in the journal: its worker keeps the addresses, also from the next daemon.
       arena.lost.push_back({segment->offset, segment->size});
       if (segment->state != JournalState::kResident) continue;
       for (const ExtentHeld* const extent : found.ExtentsOf(*segment)) {
@@ -195,10 +235,14 @@ class Core::Restorer {
         arena.extents.push_back(import->second);
         continue;
       }
+      arena.leaving.push_back({extent->offset, extent->size});
+      if (of_lost.count(extent->extent) > 0) {
+        arena.lost_extents.push_back(extent->extent);
+        ended_.emplace_back(ExtentLost{extent->extent});
+        continue;
+      }
       // No segment needs it: an operation was under way. Its worker lets go of it when it is back.
       dropped_.push_back(extent->extent);
-      arena.leaving.push_back({extent->offset, extent->size});
-      if (of_lost.count(extent->extent) > 0) arena.lost_extents.push_back(extent->extent);
     }
     return arena;
   }
@@ -261,6 +305,7 @@ Result<wire::HelloReply> Core::OnReturn(const wire::Hello& hello, const net::Pee
   now.id = hello.session;
   now.secret = hello.secret;
   now.peer = peer;
+  now.process = ProcessOf(peer);
   now.quiesce = hello.quiesce;
   TORPOR_ASSIGN_OR_RETURN(const Inventory::Returned returned, inventory_.Return(now));
   const auto info = inventory_.FindWorker(hello.session);
@@ -325,19 +370,31 @@ bool Core::AwaitAgain(WorkerId worker) {
 }
 
 void Core::AwaitSessions() {
-  {
-    MutexLock lock(await_mutex_);
-    while (!stopping_ && std::chrono::steady_clock::now() < await_until_) {
-      await_changed_.WaitUntil(await_mutex_, await_until_);
+  for (bool late = false; !late;) {
+    {
+      MutexLock lock(await_mutex_);
+      const TimePoint next =
+          std::min(await_until_, std::chrono::steady_clock::now() + kLookAtProcesses);
+      while (!stopping_ && std::chrono::steady_clock::now() < next) {
+        await_changed_.WaitUntil(await_mutex_, next);
+      }
+      if (stopping_) return;
+      late = std::chrono::steady_clock::now() >= await_until_;
     }
-    if (stopping_) return;
-  }
-  const Status late =
-      DeadlineExceeded("NOT_BACK_IN_TIME", "the worker has not come back in time")
-          .With("reconnect_grace_ms",
-                std::chrono::duration_cast<milliseconds>(options_.reconnect_grace).count());
-  for (const WorkerId worker : inventory_.Awaited()) {
-    if (inventory_.GiveUp(worker)) CloseSession(worker, late);
+    for (const WorkerInfo& worker : inventory_.Awaited()) {
+      const bool ended = HasEnded(worker.process);
+      if ((!ended && !late) || !inventory_.GiveUp(worker.id)) continue;
+      const Status why =
+          ended
+              ? Unavailable("WORKER_GONE", "its process has ended while no daemon was there")
+              : DeadlineExceeded("NOT_BACK_IN_TIME", "the worker has not come back in time")
+                    .With(
+                        "reconnect_grace_ms",
+                        std::chrono::duration_cast<milliseconds>(options_.reconnect_grace).count());
+      log::Info("worker {} ({}) is not awaited any more: {}", WorkerName(worker.id), worker.name,
+                why);
+      CloseSession(worker.id, why);
+    }
   }
 }
 

@@ -112,10 +112,11 @@ Status Custody::Hold(net::Frame& question) {
 
 Status Custody::Drop(const net::Frame& question) {
   TORPOR_ASSIGN_OR_RETURN(const ExtentDropped drop, wire::Decode<ExtentDropped>(question.payload));
-  // First from the journal: whoever comes next must not look for what is not there.
-  if (ledger().extents().count(drop.extent) > 0) TORPOR_RETURN_IF_ERROR(journal_->Record({drop}));
+  // Its memory is given back even if there is no room to record that: no segment needs it any more,
+  // so nobody will look for it.
   extents_.erase(drop.extent);
-  return Status::Ok();
+  if (ledger().extents().count(drop.extent) == 0) return Status::Ok();
+  return journal_->Record({drop});
 }
 
 Status Custody::Note(const net::Frame& question) {
@@ -124,15 +125,17 @@ Status Custody::Note(const net::Frame& question) {
   TORPOR_RETURN_IF_ERROR(journal_->Record(records));
   const auto ends_extents = [](const JournalRecord& record) {
     return std::holds_alternative<SessionClosed>(record) ||
-           std::holds_alternative<ExtentDropped>(record);
+           std::holds_alternative<ExtentDropped>(record) ||
+           std::holds_alternative<ExtentLost>(record);
   };
   if (std::any_of(records.begin(), records.end(), ends_extents)) CloseOthers();
   return Status::Ok();
 }
 
 Status Custody::HoldPool(net::Frame& question) {
-  TORPOR_ASSIGN_OR_RETURN(PoolFile pool, wire::Decode<PoolFile>(question.payload));
+  TORPOR_ASSIGN_OR_RETURN(PoolHeld pool, wire::Decode<PoolHeld>(question.payload));
   TORPOR_RETURN_IF_ERROR(CheckDescriptors(question, 1));
+  TORPOR_RETURN_IF_ERROR(journal_->Record({pool}));
   pool_ = std::move(pool);
   pool_fd_ = std::move(question.fds[0]);
   return Status::Ok();
@@ -153,7 +156,9 @@ Status Custody::ReplaceAll(const net::Frame& question) {
 
 void Custody::CloseOthers() {
   for (auto entry = extents_.begin(); entry != extents_.end();) {
-    entry = ledger().extents().count(entry->first) > 0 ? std::next(entry) : extents_.erase(entry);
+    const ExtentId id = entry->first;
+    const bool kept = ledger().extents().count(id) > 0 && ledger().lost().count(id) == 0;
+    entry = kept ? std::next(entry) : extents_.erase(entry);
   }
 }
 

@@ -38,12 +38,12 @@ class Custody {
   Status ReplaceAll(const net::Frame& question);
   Status AnswerAttach(int socket, const net::Frame& question);
   Status AnswerFetch(int socket, const net::Frame& question);
-  // Closes what the ledger does not know any more.
+  // Closes what the ledger does not know any more, or knows as lost.
   void CloseOthers();
 
   const std::unique_ptr<Journal> journal_;
   std::map<ExtentId, UniqueFd> extents_;
-  PoolFile pool_;
+  PoolHeld pool_;
   UniqueFd pool_fd_;
   std::vector<JournalRecord> replacing_;  // pages of a Replace that is not yet complete
   uint32_t starts_ = 0;

@@ -90,12 +90,12 @@ TEST_F(CustodyTest, WhatADaemonGaveTheNextOneGets) {
   ASSERT_THAT(Hold(1, 'a'), IsOk());
   ASSERT_THAT(Hold(2, 'b'), IsOk());
   const UniqueFd pool = Memory('p');
-  const PoolFile file{"memfd", GiB(1), MiB(64)};
+  const PoolHeld file{5, "memfd", GiB(1), MiB(64)};
   ASSERT_THAT(Ask<Reply>(Type::kHoldPool, file, {pool.get()}).status, IsOk());
 
   const AttachReply attached = Ask<AttachReply>(Type::kAttach, Attach{kProtocol, "GPU-1"});
   ASSERT_THAT(attached.status, IsOk());
-  EXPECT_EQ(attached.records.size(), 4u);  // with the highest ids
+  EXPECT_EQ(attached.records.size(), 5u);  // with the highest ids and the pool
   EXPECT_FALSE(attached.more);
   std::vector<UniqueFd> fds;
   const FetchReply fetched =
@@ -106,6 +106,7 @@ TEST_F(CustodyTest, WhatADaemonGaveTheNextOneGets) {
   EXPECT_EQ(TextOf(fds[1]), 'a');
   const PoolReply kept = Ask<PoolReply>(Type::kPool, Reply(), {}, &fds);
   EXPECT_EQ(kept.pool.size, GiB(1));
+  EXPECT_EQ(kept.pool.id, 5u);
   ASSERT_EQ(fds.size(), 1u);
   EXPECT_EQ(TextOf(fds[0]), 'p');
 }
@@ -128,6 +129,14 @@ TEST_F(CustodyTest, TheEndOfASessionClosesItsDescriptors) {
   EXPECT_EQ(custody_->descriptors(), 0u);
   EXPECT_THAT(Hold(2, 'b'), HasReason("UNKNOWN_WORKER"));
   EXPECT_EQ(custody_->descriptors(), 0u);
+}
+
+TEST_F(CustodyTest, OfWhatIsLostOnlyTheRecordIsKept) {
+  ASSERT_THAT(Note(SessionOpened{kWorker, "w", "s"}), IsOk());
+  ASSERT_THAT(Hold(1, 'a'), IsOk());
+  ASSERT_THAT(Note(ExtentLost{ExtentId(1)}), IsOk());
+  EXPECT_EQ(custody_->descriptors(), 0u);
+  EXPECT_EQ(custody_->ledger().extents().count(ExtentId(1)), 1u);
 }
 
 TEST_F(CustodyTest, AKeeperThatWasStartedAgainKnowsWhatItHasLost) {

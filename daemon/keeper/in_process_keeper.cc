@@ -51,9 +51,10 @@ Status InProcessKeeper::Record(const std::vector<JournalRecord>& records) {
   return Status::Ok();
 }
 
-Status InProcessKeeper::HoldPool(const PoolFile&, int fd) {
+Status InProcessKeeper::HoldPool(const PoolHeld& pool, int fd) {
   TORPOR_ASSIGN_OR_RETURN(UniqueFd copy, Duplicate(fd, "keep the pool's descriptor"));
   MutexLock lock(mutex_);
+  ledger_.Apply(pool);
   std::swap(pool_, copy);
   return Status::Ok();
 }

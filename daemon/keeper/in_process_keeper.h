@@ -18,7 +18,7 @@ class InProcessKeeper final : public Keeper {
   Status HoldExtent(const ExtentHeld& extent, int fd) override EXCLUDES(mutex_);
   Status DropExtent(ExtentId id) override EXCLUDES(mutex_);
   Status Record(const std::vector<JournalRecord>& records) override EXCLUDES(mutex_);
-  Status HoldPool(const PoolFile& pool, int fd) override EXCLUDES(mutex_);
+  Status HoldPool(const PoolHeld& pool, int fd) override EXCLUDES(mutex_);
 
   Ledger ledger() const EXCLUDES(mutex_);
   // How many descriptors of extents are held.

@@ -91,10 +91,10 @@ TEST_F(InProcessKeeperTest, ASessionTakesItsSegmentsWithIt) {
 }
 
 TEST_F(InProcessKeeperTest, HoldsOnePool) {
-  ASSERT_THAT(keeper_.HoldPool({"memfd", GiB(1), MiB(64)}, writing_.get()), IsOk());
+  ASSERT_THAT(keeper_.HoldPool({1, "memfd", GiB(1), MiB(64)}, writing_.get()), IsOk());
   writing_.Reset();
   EXPECT_FALSE(WriterIsGone());
-  ASSERT_THAT(keeper_.HoldPool({"memfd", GiB(1), MiB(64)}, reading_.get()), IsOk());
+  ASSERT_THAT(keeper_.HoldPool({1, "memfd", GiB(1), MiB(64)}, reading_.get()), IsOk());
   EXPECT_TRUE(WriterIsGone());
 }
 

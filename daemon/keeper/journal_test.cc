@@ -38,6 +38,11 @@ std::vector<JournalRecord> OneOfEach() {
           ReservationReleased{"r-1"},
           SessionClosed{WorkerId(7)},
           DaemonStarted{4711, 12345},
+          PoolHeld{11, "file, huge pages", GiB(1), MiB(64), "/dev/shm/torpor-GPU-1-abcdef.pool"},
+          SessionProcess{WorkerId(7), 4712, 12346, 4026531836},
+          ExtentLost{ExtentId(3)},
+          ReservationSurrendered{"r-1", MiB(512)},
+          ReservationParts{"r-1", {{"weights", MiB(768)}, {"kv_cache", MiB(256)}}},
           IdsSeen{WorkerId(70), SegmentId(10), ExtentId(30), 100}};
 }
 
@@ -67,8 +72,8 @@ TEST(RecordTest, EachReadsAsItWasWritten) {
   EXPECT_THAT(DecodeRecord("\x7f"), HasReason("BAD_RECORD"));
 }
 
-// The bytes of version 1: a journal that has them is read by whatever comes later. A record that is
-// new gets another number.
+// The bytes of version 1, and from 13 on of version 2: a journal that has them is read by whatever
+// comes later. A record that is new gets another number.
 TEST(RecordTest, TheBytesOfARecordStayAsTheyAre) {
   const std::vector<std::string> written = {
       "00070000000000000006000000656e67696e650600000073656372657403000000722d31",
@@ -86,7 +91,14 @@ TEST(RecordTest, TheBytesOfARecordStayAsTheyAre) {
       "0903000000722d31001a711802000000",
       "0a03000000722d31",
       "0b671200003930000000000000",
-      "0c46000000000000000a000000000000001e000000000000006400000000000000"};
+      "0c46000000000000000a000000000000001e000000000000006400000000000000",
+      "0d0b00000000000000050000006d656d66640000004000000000000000040000000007000000"
+      "2f702e706f6f6c",
+      "0e0700000000000000681200003a30000000000000fcffffef00000000",
+      "0f0300000000000000",
+      "1003000000722d310000002000000000",
+      "1103000000722d310100000004000000"
+      "6e6578740000004000000000"};
   const std::vector<JournalRecord> said = {
       SessionOpened{WorkerId(7), "engine", "secret", "r-1"},
       SessionClosed{WorkerId(7)},
@@ -101,7 +113,12 @@ TEST(RecordTest, TheBytesOfARecordStayAsTheyAre) {
       ReservationRenewed{"r-1", TimePoint(seconds(9))},
       ReservationReleased{"r-1"},
       DaemonStarted{4711, 12345},
-      IdsSeen{WorkerId(70), SegmentId(10), ExtentId(30), 100}};
+      IdsSeen{WorkerId(70), SegmentId(10), ExtentId(30), 100},
+      PoolHeld{11, "memfd", GiB(1), MiB(64), "/p.pool"},
+      SessionProcess{WorkerId(7), 4712, 12346, 4026531836},
+      ExtentLost{ExtentId(3)},
+      ReservationSurrendered{"r-1", MiB(512)},
+      ReservationParts{"r-1", {{"next", GiB(1)}}}};
   ASSERT_EQ(said.size(), std::variant_size_v<JournalRecord>);
   ASSERT_EQ(written.size(), said.size());
   for (size_t number = 0; number < said.size(); ++number) {
@@ -130,8 +147,9 @@ TEST(LedgerTest, KnowsWhatIsStillTrue) {
   EXPECT_EQ(ledger.reservations().at("r-1").expires, TimePoint(seconds(9)));
   EXPECT_EQ(ledger.images().at(SegmentId(1)).blocks.size(), 2u);
   for (size_t i = 7; i < records.size(); ++i) ledger.Apply(records[i]);
-  EXPECT_EQ(ledger.size(), 2u);
+  EXPECT_EQ(ledger.size(), 3u);
   EXPECT_EQ(ledger.daemon()->pid, 4711);
+  EXPECT_EQ(ledger.pool()->id, 11u);
 }
 
 TEST(LedgerTest, TheEndOfASessionEndsAllOfIt) {
@@ -151,6 +169,55 @@ TEST(LedgerTest, TheEndOfASessionEndsAllOfIt) {
   ledger.Apply(ExtentHeld{ExtentId(9), WorkerId(7), "a", Bytes(0), MiB(2)});
   ledger.Apply(ImageRecorded{SegmentId(9), {}});
   EXPECT_EQ(ledger.size(), 5u);
+}
+
+TEST(LedgerTest, AnotherPoolHasNoneOfTheImages) {
+  Ledger ledger;
+  ledger.Apply(SessionOpened{WorkerId(7), "w", "s"});
+  PoolHeld pool{1, "memfd, huge pages", GiB(1), MiB(64)};
+  ledger.Apply(pool);
+  ledger.Apply(
+      SegmentRecorded{SegmentId(1), WorkerId(7), "a", Bytes(0), MiB(2), JournalState::kOffloaded});
+  ledger.Apply(ImageRecorded{SegmentId(1), {{Bytes(0), MiB(2)}}});
+  ledger.Apply(pool);  // again, as to another keeper
+  EXPECT_EQ(ledger.images().size(), 1u);
+  Ledger again;
+  for (const JournalRecord& record : ledger.Snapshot()) again.Apply(record);
+  EXPECT_EQ(Encoded(again), Encoded(ledger));
+  pool.id = 2;
+  ledger.Apply(pool);
+  EXPECT_TRUE(ledger.images().empty());
+  EXPECT_EQ(ledger.segments().size(), 1u);
+  EXPECT_EQ(ledger.pool()->id, 2u);
+}
+
+TEST(LedgerTest, WhatIsSaidOfOthersEndsWithThem) {
+  Ledger ledger;
+  const std::vector<JournalRecord> said = {
+      SessionProcess{WorkerId(7), 4712, 12346, 1}, ExtentLost{ExtentId(3)},
+      ReservationSurrendered{"r-1", MiB(1)}, ReservationParts{"r-1", {{"a", MiB(2)}}}};
+  ledger.Apply(said);
+  EXPECT_EQ(ledger.size(), 0u) << "of nothing that is there";
+  for (const JournalRecord& end :
+       {JournalRecord(SessionClosed{WorkerId(7)}), JournalRecord(ExtentDropped{ExtentId(3)})}) {
+    ledger.Apply(SessionOpened{WorkerId(7), "w", "s"});
+    ledger.Apply(ExtentHeld{ExtentId(3), WorkerId(7), "weights", Bytes(0), MiB(2)});
+    ledger.Apply(ReservationMade{"r-1", "next", MiB(2), Bytes(0), TimePoint(seconds(5))});
+    ledger.Apply(said);
+    EXPECT_EQ(ledger.lost().count(ExtentId(3)), 1u);
+    ASSERT_NE(ledger.FindProcess(WorkerId(7)), nullptr);
+    EXPECT_EQ(ledger.FindProcess(WorkerId(7))->pid, 4712);
+    EXPECT_EQ(ledger.Surrendered("r-1"), MiB(1));
+    ASSERT_EQ(ledger.Parts("r-1").size(), 1u);
+    EXPECT_EQ(ledger.size(), 8u);
+    ledger.Apply(end);
+    EXPECT_TRUE(ledger.lost().empty());
+    ledger.Apply(ReservationReleased{"r-1"});
+    EXPECT_EQ(ledger.Surrendered("r-1"), Bytes(0));
+    EXPECT_TRUE(ledger.Parts("r-1").empty());
+  }
+  ledger.Apply(SessionClosed{WorkerId(7)});
+  EXPECT_EQ(ledger.FindProcess(WorkerId(7)), nullptr);
 }
 
 TEST(LedgerTest, KnowsTheHighestIdsOfWhateverHasBeen) {
@@ -305,8 +372,12 @@ TEST_F(JournalTest, Property) {
           } else if constexpr (std::is_same_v<T, ExtentHeld>) {
             one.extent = ExtentId(below(30));
             one.worker = WorkerId(below(4));
-          } else if constexpr (std::is_same_v<T, ExtentDropped>) {
+          } else if constexpr (std::is_same_v<T, ExtentDropped> || std::is_same_v<T, ExtentLost>) {
             one.extent = ExtentId(below(30));
+          } else if constexpr (std::is_same_v<T, SessionProcess>) {
+            one.worker = WorkerId(below(4));
+          } else if constexpr (std::is_same_v<T, PoolHeld>) {
+            one.id = 1 + below(2);
           } else if constexpr (std::is_same_v<T, SegmentFreed> ||
                                std::is_same_v<T, ImageRecorded> ||
                                std::is_same_v<T, ImageDropped>) {

@@ -1,25 +1,12 @@
 #ifndef TORPOR_DAEMON_KEEPER_KEEPER_H_
 #define TORPOR_DAEMON_KEEPER_KEEPER_H_
 
-#include <string>
 #include <vector>
 
 #include "daemon/keeper/record.h"
 #include "lib/base/status.h"
-#include "lib/base/units.h"
 
 namespace torpor {
-
-// The file of a host pool.
-struct PoolFile {
-  std::string kind;  // PoolMemory::description
-  Bytes size{};
-  Bytes slab{};
-  template <class A>
-  void Fields(A& a) {
-    a(kind, size, slab);
-  }
-};
 
 // Custody of what must outlive the daemon: descriptors of extents and of the pool, and the journal.
 //
@@ -36,10 +23,10 @@ class Keeper {
   virtual Status HoldExtent(const ExtentHeld& extent, int fd) = 0;
   // Closes it. Unknown ids are passed over.
   virtual Status DropExtent(ExtentId id) = 0;
-  // All of them or none.
+  // All of them or none. Ends (IsEnd) alone are never refused for lack of room.
   virtual Status Record(const std::vector<JournalRecord>& records) = 0;
-  // Keeps a duplicate of `fd`, in place of the pool before.
-  virtual Status HoldPool(const PoolFile& pool, int fd) = 0;
+  // Keeps a duplicate of `fd`, in place of the pool before, and records it.
+  virtual Status HoldPool(const PoolHeld& pool, int fd) = 0;
 };
 
 }  // namespace torpor

@@ -59,8 +59,12 @@ void Ledger::Note(const SessionClosed& record) {
   for (const auto& [id, segment] : segments_) {
     if (segment.worker == record.worker) images_.erase(id);
   }
+  for (const auto& [id, extent] : extents_) {
+    if (extent.worker == record.worker) lost_.erase(id);
+  }
   EraseOf(segments_, record.worker);
   EraseOf(extents_, record.worker);
+  processes_.erase(record.worker);
   sessions_.erase(record.worker);
 }
 
@@ -81,6 +85,24 @@ void Ledger::Note(const ExtentHeld& record) {
   if (sessions_.count(record.worker) > 0) extents_[record.extent] = record;
 }
 
+void Ledger::Note(const ExtentDropped& record) {
+  extents_.erase(record.extent);
+  lost_.erase(record.extent);
+}
+
+void Ledger::Note(const ExtentLost& record) {
+  if (extents_.count(record.extent) > 0) lost_.insert(record.extent);
+}
+
+void Ledger::Note(const PoolHeld& record) {
+  if (!pool_.has_value() || pool_->id != record.id) images_.clear();
+  pool_ = record;
+}
+
+void Ledger::Note(const SessionProcess& record) {
+  if (sessions_.count(record.worker) > 0) processes_[record.worker] = record;
+}
+
 void Ledger::Note(const ImageRecorded& record) {
   if (segments_.count(record.segment) > 0) images_[record.segment] = record;
 }
@@ -93,6 +115,20 @@ void Ledger::Note(const ReservationMade& record) {
 void Ledger::Note(const ReservationRenewed& record) {
   const auto found = reservations_.find(record.id);
   if (found != reservations_.end()) found->second.expires = record.expires;
+}
+
+void Ledger::Note(const ReservationReleased& record) {
+  reservations_.erase(record.id);
+  surrendered_.erase(record.id);
+  parts_.erase(record.id);
+}
+
+void Ledger::Note(const ReservationSurrendered& record) {
+  if (reservations_.count(record.id) > 0) surrendered_[record.id] = record;
+}
+
+void Ledger::Note(const ReservationParts& record) {
+  if (reservations_.count(record.id) > 0) parts_[record.id] = record;
 }
 
 void Ledger::Note(const IdsSeen& record) {
@@ -113,22 +149,43 @@ Status Ledger::CheckExtent(const ExtentHeld& extent) const {
       .With("worker", extent.worker.value());
 }
 
+const SessionProcess* Ledger::FindProcess(WorkerId worker) const {
+  const auto found = processes_.find(worker);
+  return found == processes_.end() ? nullptr : &found->second;
+}
+
+Bytes Ledger::Surrendered(const std::string& reservation) const {
+  const auto found = surrendered_.find(reservation);
+  return found == surrendered_.end() ? Bytes(0) : found->second.bytes;
+}
+
+std::vector<RecordedPart> Ledger::Parts(const std::string& reservation) const {
+  const auto found = parts_.find(reservation);
+  return found == parts_.end() ? std::vector<RecordedPart>() : found->second.parts;
+}
+
 std::vector<JournalRecord> Ledger::Snapshot() const {
   std::vector<JournalRecord> records;
   records.reserve(size());
   if (knows_ids()) records.emplace_back(ids_);
+  if (pool_.has_value()) records.emplace_back(*pool_);
   Append(sessions_, records);
+  Append(processes_, records);
   Append(segments_, records);
   Append(extents_, records);
+  for (const ExtentId id : lost_) records.emplace_back(ExtentLost{id});
   Append(images_, records);
   Append(reservations_, records);
+  Append(parts_, records);
+  Append(surrendered_, records);
   if (daemon_.has_value()) records.emplace_back(*daemon_);
   return records;
 }
 
 size_t Ledger::size() const {
-  return sessions_.size() + segments_.size() + extents_.size() + images_.size() +
-         reservations_.size() + (daemon_.has_value() ? 1 : 0) + (knows_ids() ? 1 : 0);
+  return sessions_.size() + processes_.size() + segments_.size() + extents_.size() + lost_.size() +
+         images_.size() + reservations_.size() + parts_.size() + surrendered_.size() +
+         (pool_.has_value() ? 1 : 0) + (daemon_.has_value() ? 1 : 0) + (knows_ids() ? 1 : 0);
 }
 
 }  // namespace torpor

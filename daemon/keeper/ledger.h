@@ -3,17 +3,20 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "daemon/keeper/record.h"
 #include "lib/base/status.h"
+#include "lib/base/units.h"
 
 namespace torpor {
 
 // What is true after a sequence of records. Records of what is not there (any more) change nothing:
 // the end of a session ends all that was its own, whatever is told of it afterwards. Only a segment
-// that is offloaded has an image: a record that says otherwise ends it. Not thread-safe.
+// that is offloaded has an image: a record that says otherwise ends it, and so does another pool.
+// Not thread-safe.
 class Ledger {
  public:
   void Apply(const JournalRecord& record);
@@ -33,6 +36,13 @@ class Ledger {
   const std::map<ExtentId, ExtentHeld>& extents() const { return extents_; }
   const std::map<SegmentId, ImageRecorded>& images() const { return images_; }
   const std::map<std::string, ReservationMade>& reservations() const { return reservations_; }
+  const std::optional<PoolHeld>& pool() const { return pool_; }
+  // Those of `extents` whose memory only the worker has.
+  const std::set<ExtentId>& lost() const { return lost_; }
+  // Null: unknown.
+  const SessionProcess* FindProcess(WorkerId worker) const;
+  Bytes Surrendered(const std::string& reservation) const;
+  std::vector<RecordedPart> Parts(const std::string& reservation) const;
   const std::optional<DaemonStarted>& daemon() const { return daemon_; }
   // Of all that was ever recorded, whatever has become of it.
   const IdsSeen& ids() const { return ids_; }
@@ -43,14 +53,19 @@ class Ledger {
   void Note(const SegmentRecorded& record);
   void Note(const SegmentFreed& record);
   void Note(const ExtentHeld& record);
-  void Note(const ExtentDropped& record) { extents_.erase(record.extent); }
+  void Note(const ExtentDropped& record);
   void Note(const ImageRecorded& record);
   void Note(const ImageDropped& record) { images_.erase(record.segment); }
   void Note(const ReservationMade& record);
   void Note(const ReservationRenewed& record);
-  void Note(const ReservationReleased& record) { reservations_.erase(record.id); }
+  void Note(const ReservationReleased& record);
   void Note(const DaemonStarted& record) { daemon_ = record; }
   void Note(const IdsSeen& record);
+  void Note(const PoolHeld& record);
+  void Note(const SessionProcess& record);
+  void Note(const ExtentLost& record);
+  void Note(const ReservationSurrendered& record);
+  void Note(const ReservationParts& record);
   bool knows_ids() const;
 
   std::map<WorkerId, SessionOpened> sessions_;
@@ -58,6 +73,11 @@ class Ledger {
   std::map<ExtentId, ExtentHeld> extents_;
   std::map<SegmentId, ImageRecorded> images_;
   std::map<std::string, ReservationMade> reservations_;
+  std::map<WorkerId, SessionProcess> processes_;
+  std::set<ExtentId> lost_;
+  std::map<std::string, ReservationSurrendered> surrendered_;
+  std::map<std::string, ReservationParts> parts_;
+  std::optional<PoolHeld> pool_;
   std::optional<DaemonStarted> daemon_;
   IdsSeen ids_;
 };

@@ -13,7 +13,7 @@ namespace torpor::keeper {
 
 // What daemon and keeper say to each other: frames of lib/net, one question at a time and its
 // answer, asked by the daemon. Another number whenever a message changes.
-constexpr uint32_t kProtocol = 1;
+constexpr uint32_t kProtocol = 2;
 
 // A daemon that ends with it is followed by another one at once, of whatever the program is by
 // then.
@@ -24,9 +24,9 @@ enum class Type : uint16_t {
   kFetch = 3,      // Fetch -> FetchReply, with the descriptors of `extents`
   kPool = 5,       // {} -> PoolReply, with the pool's descriptor if there is one
   kHold = 7,       // ExtentHeld and its descriptor -> Reply
-  kDrop = 9,       // ExtentDropped -> Reply, when the descriptor is closed
+  kDrop = 9,       // ExtentDropped -> Reply: the descriptor is closed, whatever that says
   kRecord = 11,    // Record -> Reply
-  kHoldPool = 13,  // PoolFile and its descriptor -> Reply
+  kHoldPool = 13,  // PoolHeld and its descriptor -> Reply
   kReplace = 15,   // Replace -> Reply: with the last page what the keeper had is forgotten
 };
 constexpr uint16_t AnswerTo(uint16_t type) { return static_cast<uint16_t>(type + 1); }
@@ -67,7 +67,7 @@ struct FetchReply {
 };
 struct PoolReply {
   Status status;
-  PoolFile pool;
+  PoolHeld pool;
   template <class A>
   void Fields(A& a) {
     a(status, pool);

@@ -44,6 +44,14 @@ bool Sound(const JournalRecord& record) {
 
 }  // namespace
 
+bool IsEnd(const JournalRecord& record) {
+  return std::holds_alternative<SessionClosed>(record) ||
+         std::holds_alternative<SegmentFreed>(record) ||
+         std::holds_alternative<ExtentDropped>(record) ||
+         std::holds_alternative<ImageDropped>(record) ||
+         std::holds_alternative<ReservationReleased>(record);
+}
+
 std::string EncodeRecord(const JournalRecord& record) {
   std::string bytes(1, static_cast<char>(record.index()));
   bytes += std::visit([](const auto& one) { return wire::Encode(one); }, record);

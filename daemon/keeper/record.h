@@ -152,11 +152,78 @@ struct IdsSeen {
   }
 };
 
+// The host pool that images lie in from now on. Another one than before has none of them.
+struct PoolHeld {
+  uint64_t id = 0;   // of these bytes, wherever they are found; never 0
+  std::string kind;  // PoolMemory::description
+  Bytes size{};
+  Bytes slab{};
+  std::string path = {};  // of its file; empty: it has no name
+  template <class A>
+  void Fields(A& a) {
+    a(id, kind, size, slab, path);
+  }
+};
+
+// The process of a worker's session, so that its end is noticed by whoever has no connection to it.
+struct SessionProcess {
+  WorkerId worker;
+  int32_t pid = 0;
+  uint64_t started = 0;        // ProcessId
+  uint64_t pid_namespace = 0;  // in which the pid is meant
+  template <class A>
+  void Fields(A& a) {
+    a(worker, pid, started, pid_namespace);
+  }
+};
+
+// Only its worker has its memory any more: the descriptor is not in custody, and a segment in it
+// cannot be taken over.
+struct ExtentLost {
+  ExtentId extent;
+  template <class A>
+  void Fields(A& a) {
+    a(extent);
+  }
+};
+
+// What was drawn from it, and has gone with a sleep: all of that, since it was made.
+struct ReservationSurrendered {
+  std::string id;
+  Bytes bytes{};
+  template <class A>
+  void Fields(A& a) {
+    a(id, bytes);
+  }
+};
+
+struct RecordedPart {
+  std::string name;
+  Bytes device{};
+  template <class A>
+  void Fields(A& a) {
+    a(name, device);
+  }
+};
+// What it was asked for, part by part; with ReservationMade.
+struct ReservationParts {
+  std::string id;
+  std::vector<RecordedPart> parts;
+  template <class A>
+  void Fields(A& a) {
+    a(id, parts);
+  }
+};
+
 // The number of a record in the file is its place here.
 using JournalRecord =
     std::variant<SessionOpened, SessionClosed, SegmentRecorded, SegmentFreed, ExtentHeld,
                  ExtentDropped, ImageRecorded, ImageDropped, ReservationMade, ReservationRenewed,
-                 ReservationReleased, DaemonStarted, IdsSeen>;
+                 ReservationReleased, DaemonStarted, IdsSeen, PoolHeld, SessionProcess, ExtentLost,
+                 ReservationSurrendered, ReservationParts>;
+
+// True for records that end something: without them the journal says too much, never too little.
+bool IsEnd(const JournalRecord& record);
 
 std::string EncodeRecord(const JournalRecord& record);
 // DATA_LOSS BAD_RECORD: with number and record_bytes.

@@ -66,8 +66,9 @@ Status WriteAll(int fd, std::string_view bytes, int64_t offset, const std::strin
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       const int error = written == 0 ? ENOSPC : errno;
-      if (error != ENOSPC && error != EDQUOT)
+      if (error != ENOSPC && error != EDQUOT && error != EFBIG) {
         return ErrnoStatus(error, "write the journal " + path);
+      }
       return ResourceExhausted("JOURNAL_FULL", "no room for the journal " + path)
           .With("path", path)
           .With("needed_bytes", bytes.size());

@@ -136,7 +136,7 @@ Result<std::map<ExtentId, UniqueFd>> RemoteKeeper::Fetch(const std::vector<Exten
   return fetched;
 }
 
-Result<std::optional<std::pair<PoolFile, UniqueFd>>> RemoteKeeper::FetchPool() {
+Result<std::optional<std::pair<PoolHeld, UniqueFd>>> RemoteKeeper::FetchPool() {
   MutexLock lock(mutex_);
   if (channel_ == nullptr) return KeeperLost(Unavailable("", protection().reason));
   std::vector<UniqueFd> fds;
@@ -147,11 +147,13 @@ Result<std::optional<std::pair<PoolFile, UniqueFd>>> RemoteKeeper::FetchPool() {
     Lose(reply.status());
     return KeeperLost(reply.status());
   }
-  std::optional<std::pair<PoolFile, UniqueFd>> pool;
-  if (fds.empty()) return pool;
+  std::optional<std::pair<PoolHeld, UniqueFd>> pool;
+  // One that the journal does not name has nothing in it that the journal does.
+  if (fds.empty() || !ledger_.pool().has_value() || ledger_.pool()->id != reply->pool.id) {
+    return pool;
+  }
   TORPOR_ASSIGN_OR_RETURN(pool_fd_, fds[0].Duplicate());
-  pool_ = reply->pool;
-  pool.emplace(pool_, std::move(fds[0]));
+  pool.emplace(reply->pool, std::move(fds[0]));
   return pool;
 }
 
@@ -165,10 +167,31 @@ Status RemoteKeeper::Tell(Type type, const Question& question, const std::vector
   return Status::Ok();
 }
 
-Status RemoteKeeper::Apply(const std::vector<JournalRecord>& records) {
-  if (own_journal_ != nullptr) TORPOR_RETURN_IF_ERROR(own_journal_->Record(records));
+Status RemoteKeeper::Write(const std::vector<JournalRecord>& records) {
+  std::vector<JournalRecord> all = owed_;
+  all.insert(all.end(), records.begin(), records.end());
+  if (all.empty()) return Status::Ok();
+  keeper::Record question;
+  question.records.reserve(all.size());
+  for (const JournalRecord& record : all) question.records.push_back(EncodeRecord(record));
+  Status written = Tell(Type::kRecord, question);
+  if (written.ok() && own_journal_ != nullptr) written = own_journal_->Record(all);
+  if (written.ok()) {
+    owed_.clear();
+  } else if (!Owe(records, written)) {
+    return written;
+  }
   ledger_.Apply(records);
   return Status::Ok();
+}
+
+bool RemoteKeeper::Owe(const std::vector<JournalRecord>& ends, const Status& why) {
+  if (why.code() != Code::kResourceExhausted || !std::all_of(ends.begin(), ends.end(), IsEnd)) {
+    return false;
+  }
+  if (owed_.empty()) log::Error("ends are recorded later, and nothing new until then: {}", why);
+  owed_.insert(owed_.end(), ends.begin(), ends.end());
+  return true;
 }
 
 Status RemoteKeeper::HoldExtent(const ExtentHeld& extent, int fd) {
@@ -176,8 +199,10 @@ Status RemoteKeeper::HoldExtent(const ExtentHeld& extent, int fd) {
   MutexLock lock(mutex_);
   if (extents_.count(extent.extent) > 0) return Status::Ok();
   TORPOR_RETURN_IF_ERROR(ledger_.CheckExtent(extent));
+  TORPOR_RETURN_IF_ERROR(Write({}));
   TORPOR_RETURN_IF_ERROR(Tell(Type::kHold, extent, {copy.get()}));
-  TORPOR_RETURN_IF_ERROR(Apply({extent}));
+  if (own_journal_ != nullptr) TORPOR_RETURN_IF_ERROR(own_journal_->Record({extent}));
+  ledger_.Apply(extent);
   extents_[extent.extent] = std::move(copy);
   return Status::Ok();
 }
@@ -186,8 +211,11 @@ Status RemoteKeeper::DropExtent(ExtentId id) {
   UniqueFd dropped;  // closed without the lock
   MutexLock lock(mutex_);
   if (ledger_.extents().count(id) == 0) return Status::Ok();
-  TORPOR_RETURN_IF_ERROR(Tell(Type::kDrop, ExtentDropped{id}));
-  TORPOR_RETURN_IF_ERROR(Apply({ExtentDropped{id}}));
+  const ExtentDropped drop{id};
+  Status told = Tell(Type::kDrop, drop);
+  if (told.ok() && own_journal_ != nullptr) told = own_journal_->Record({drop});
+  if (!told.ok() && !Owe({drop}, told)) return told;
+  ledger_.Apply(drop);
   if (const auto found = extents_.find(id); found != extents_.end()) {
     dropped = std::move(found->second);
     extents_.erase(found);
@@ -196,16 +224,12 @@ Status RemoteKeeper::DropExtent(ExtentId id) {
 }
 
 Status RemoteKeeper::Record(const std::vector<JournalRecord>& records) {
-  keeper::Record question;
-  question.records.reserve(records.size());
-  for (const JournalRecord& record : records) question.records.push_back(EncodeRecord(record));
   std::vector<UniqueFd> dropped;
   MutexLock lock(mutex_);
   if (records.empty()) return Status::Ok();
-  TORPOR_RETURN_IF_ERROR(Tell(Type::kRecord, question));
-  TORPOR_RETURN_IF_ERROR(Apply(records));
+  TORPOR_RETURN_IF_ERROR(Write(records));
   for (auto entry = extents_.begin(); entry != extents_.end();) {
-    if (ledger_.extents().count(entry->first) > 0) {
+    if (ledger_.extents().count(entry->first) > 0 && ledger_.lost().count(entry->first) == 0) {
       ++entry;
       continue;
     }
@@ -215,11 +239,13 @@ Status RemoteKeeper::Record(const std::vector<JournalRecord>& records) {
   return Status::Ok();
 }
 
-Status RemoteKeeper::HoldPool(const PoolFile& pool, int fd) {
+Status RemoteKeeper::HoldPool(const PoolHeld& pool, int fd) {
   TORPOR_ASSIGN_OR_RETURN(UniqueFd copy, Duplicate(fd, "keep the pool's descriptor"));
   MutexLock lock(mutex_);
+  TORPOR_RETURN_IF_ERROR(Write({}));
   TORPOR_RETURN_IF_ERROR(Tell(Type::kHoldPool, pool, {copy.get()}));
-  pool_ = pool;
+  if (own_journal_ != nullptr) TORPOR_RETURN_IF_ERROR(own_journal_->Record({pool}));
+  ledger_.Apply(pool);
   std::swap(pool_fd_, copy);
   return Status::Ok();
 }
@@ -256,6 +282,7 @@ void RemoteKeeper::BeginOwnJournal() {
   const Status begun = journal.ok() ? (*journal)->Replace(ledger_.Snapshot()) : journal.status();
   if (begun.ok()) {
     own_journal_ = *std::move(journal);
+    owed_.clear();
     return;
   }
   ::unlink(options_.own_journal.c_str());
@@ -331,9 +358,12 @@ Status RemoteKeeper::HandOver(Channel& channel) {
         const keeper::Reply held,
         channel.Ask<keeper::Reply>(Type::kHold, ledger_.extents().at(id), {fd.get()}));
   }
-  if (!pool_fd_.valid()) return Status::Ok();
-  TORPOR_ASSIGN_OR_RETURN(const keeper::Reply held,
-                          channel.Ask<keeper::Reply>(Type::kHoldPool, pool_, {pool_fd_.get()}));
+  if (pool_fd_.valid() && ledger_.pool().has_value()) {
+    TORPOR_ASSIGN_OR_RETURN(
+        const keeper::Reply held,
+        channel.Ask<keeper::Reply>(Type::kHoldPool, *ledger_.pool(), {pool_fd_.get()}));
+  }
+  owed_.clear();
   return Status::Ok();
 }
 

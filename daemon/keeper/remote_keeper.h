@@ -63,16 +63,17 @@ class RemoteKeeper final : public Keeper {
   //   RESOURCE_EXHAUSTED FILE_DESCRIPTORS_EXHAUSTED
   Result<std::map<ExtentId, UniqueFd>> Fetch(const std::vector<ExtentId>& ids) EXCLUDES(mutex_);
   // Likewise.
-  Result<std::optional<std::pair<PoolFile, UniqueFd>>> FetchPool() EXCLUDES(mutex_);
+  Result<std::optional<std::pair<PoolHeld, UniqueFd>>> FetchPool() EXCLUDES(mutex_);
 
-  // Errors are refusals, of the keeper's or this process' own; nothing has changed then:
+  // Errors are refusals, of the keeper's or this process' own; nothing has changed then. Ends are
+  // not refused: what has no room now is recorded before anything else is.
   //   RESOURCE_EXHAUSTED FILE_DESCRIPTORS_EXHAUSTED, JOURNAL_FULL
   //   INVALID_ARGUMENT FRAME_TOO_LARGE, RECORD_TOO_LARGE; NOT_FOUND UNKNOWN_WORKER
   // They wait for the answer, and for a handover under way, at most for the timeout each.
   Status HoldExtent(const ExtentHeld& extent, int fd) override EXCLUDES(mutex_);
   Status DropExtent(ExtentId id) override EXCLUDES(mutex_);
   Status Record(const std::vector<JournalRecord>& records) override EXCLUDES(mutex_);
-  Status HoldPool(const PoolFile& pool, int fd) override EXCLUDES(mutex_);
+  Status HoldPool(const PoolHeld& pool, int fd) override EXCLUDES(mutex_);
 
   Ledger ledger() const EXCLUDES(mutex_);
   // These do not wait for the keeper.
@@ -91,8 +92,10 @@ class RemoteKeeper final : public Keeper {
   template <typename Question>
   Status Tell(keeper::Type type, const Question& question, const std::vector<int>& fds = {})
       REQUIRES(mutex_);
-  // Into the copy.
-  Status Apply(const std::vector<JournalRecord>& records) REQUIRES(mutex_);
+  // What is owed, and then these: to whoever keeps a journal, and into the copy.
+  Status Write(const std::vector<JournalRecord>& records) REQUIRES(mutex_);
+  // True if all that was refused are ends, for lack of room: they are written later.
+  bool Owe(const std::vector<JournalRecord>& ends, const Status& why) REQUIRES(mutex_);
   void Lose(const Status& why) REQUIRES(mutex_);
   void BeginOwnJournal() REQUIRES(mutex_);
   void EndOwnJournal() REQUIRES(mutex_);
@@ -117,7 +120,9 @@ class RemoteKeeper final : public Keeper {
   std::shared_ptr<keeper::Channel> channel_ GUARDED_BY(mutex_);  // null: unprotected
   Ledger ledger_ GUARDED_BY(mutex_);
   std::map<ExtentId, UniqueFd> extents_ GUARDED_BY(mutex_);
-  PoolFile pool_ GUARDED_BY(mutex_);
+  // Ends that no journal had room for. They come before whatever is written next, so that a journal
+  // never says that two have the same memory.
+  std::vector<JournalRecord> owed_ GUARDED_BY(mutex_);
   UniqueFd pool_fd_ GUARDED_BY(mutex_);
   std::unique_ptr<Journal> own_journal_ GUARDED_BY(mutex_);
 

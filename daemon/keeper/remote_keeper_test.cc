@@ -193,7 +193,7 @@ TEST_F(RemoteKeeperTest, WhatADaemonGaveTheNextOneGets) {
   ASSERT_THAT(Drop(3), IsOk());
   ASSERT_THAT(Drop(3), IsOk());
   const UniqueFd pool = Memory();
-  ASSERT_THAT(daemon_->HoldPool({"memfd", GiB(1), MiB(64)}, pool.get()), IsOk());
+  ASSERT_THAT(daemon_->HoldPool({1, "memfd", GiB(1), MiB(64)}, pool.get()), IsOk());
 
   ASSERT_NO_FATAL_FAILURE(ExpectAllKept());
   const auto kept = daemon_->FetchPool();
@@ -235,7 +235,7 @@ TEST_F(RemoteKeeperTest, WithoutAKeeperItGoesOnAndTheNextKeeperGetsAll) {
   ASSERT_THAT(Hold(2), IsOk());
   const UniqueFd pool = Memory();
   for (int round = 0; round < 3; ++round) {
-    ASSERT_THAT(daemon_->HoldPool({"memfd", GiB(1), MiB(64)}, pool.get()), IsOk());
+    ASSERT_THAT(daemon_->HoldPool({1, "memfd", GiB(1), MiB(64)}, pool.get()), IsOk());
     KillKeeper();
     Await(false);  // without any call
     EXPECT_FALSE(daemon_->is_protected());
@@ -305,14 +305,13 @@ TEST_F(RemoteKeeperTest, WhatTheKeeperRefusesChangesNothing) {
   ASSERT_NO_FATAL_FAILURE(LimitKeeper(RLIMIT_NOFILE, 6));
   EXPECT_THAT(Hold(2), HasReason("FILE_DESCRIPTORS_EXHAUSTED"));
   const UniqueFd pool = Memory();
-  EXPECT_THAT(daemon_->HoldPool({"memfd", GiB(1), MiB(64)}, pool.get()),
+  EXPECT_THAT(daemon_->HoldPool({1, "memfd", GiB(1), MiB(64)}, pool.get()),
               HasReason("FILE_DESCRIPTORS_EXHAUSTED"));
   EXPECT_TRUE(Encoded(daemon_->ledger()) == before);
   ASSERT_NO_FATAL_FAILURE(LimitKeeper(RLIMIT_NOFILE, 1000));
   ASSERT_NO_FATAL_FAILURE(LimitKeeper(RLIMIT_FSIZE, std::filesystem::file_size(journal_)));
   EXPECT_FALSE(daemon_->Record({Segment(1, JournalState::kResident)}).ok());
   EXPECT_FALSE(Hold(2).ok());
-  EXPECT_FALSE(daemon_->DropExtent(ExtentId(1)).ok());
   EXPECT_TRUE(Encoded(daemon_->ledger()) == before);
   ASSERT_NO_FATAL_FAILURE(ExpectJournalOnDisk(before));
   ASSERT_NO_FATAL_FAILURE(LimitKeeper(RLIMIT_FSIZE, RLIM_INFINITY));
@@ -323,6 +322,31 @@ TEST_F(RemoteKeeperTest, WhatTheKeeperRefusesChangesNothing) {
   EXPECT_TRUE(daemon_->is_protected());
   EXPECT_TRUE(Encoded(daemon_->ledger()) == before);
   EXPECT_THAT(Hold(2), IsOk());
+  ASSERT_NO_FATAL_FAILURE(ExpectAllKept());
+}
+
+TEST_F(RemoteKeeperTest, WhatEndsWithoutRoomIsRecordedBeforeWhatFollows) {
+  ASSERT_NO_FATAL_FAILURE(Attach());
+  ASSERT_THAT(daemon_->Record({SessionOpened{kWorker, "w", "s"}, SessionOpened{kOther, "v", "t"}}),
+              IsOk());
+  ASSERT_THAT(daemon_->Record({Segment(1, JournalState::kResident)}), IsOk());
+  ASSERT_THAT(Hold(1), IsOk());
+  ASSERT_THAT(Hold(2), IsOk());
+  const std::vector<std::string> before = Encoded(daemon_->ledger());
+  ASSERT_NO_FATAL_FAILURE(LimitKeeper(RLIMIT_FSIZE, std::filesystem::file_size(journal_)));
+  EXPECT_THAT(daemon_->Record({SegmentFreed{SegmentId(1)}}), IsOk());
+  EXPECT_THAT(Drop(1), IsOk());
+  EXPECT_THAT(daemon_->Record({SessionClosed{kOther}}), IsOk());
+  EXPECT_FALSE(Hold(3).ok());
+  EXPECT_FALSE(
+      daemon_->Record({SegmentFreed{SegmentId(1)}, Segment(2, JournalState::kResident)}).ok());
+  ASSERT_NO_FATAL_FAILURE(ExpectJournalOnDisk(before));
+  EXPECT_TRUE(daemon_->ledger().segments().empty());
+  EXPECT_EQ(daemon_->ledger().extents().size(), 1u);
+  // The keeper has closed it all the same.
+  EXPECT_EQ(daemon_->Fetch({ExtentId(1), ExtentId(2)})->size(), 1u);
+  ASSERT_NO_FATAL_FAILURE(LimitKeeper(RLIMIT_FSIZE, RLIM_INFINITY));
+  EXPECT_THAT(daemon_->Record({Segment(2, JournalState::kResident)}), IsOk());
   ASSERT_NO_FATAL_FAILURE(ExpectAllKept());
 }
 

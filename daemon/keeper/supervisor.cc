@@ -7,9 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <utility>
 
 namespace torpor::keeper {
@@ -27,19 +24,6 @@ UniqueFd OpenPidFd(pid_t pid) {
 }
 
 }  // namespace
-
-Result<ProcessId> FindProcess(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  // Behind the name, which may hold anything, the start is the 20th field.
-  const size_t name_end = text.rfind(')');
-  std::istringstream fields(name_end == std::string::npos ? "" : text.substr(name_end + 1));
-  std::string field;
-  for (int i = 0; i < 19; ++i) fields >> field;
-  ProcessId process{pid, 0};
-  if (fields >> process.started) return process;
-  return NotFound("UNKNOWN_PROCESS", "there is no process " + std::to_string(pid)).With("pid", pid);
-}
 
 bool Supervisor::TakeOver(const ProcessId& daemon) {
   UniqueFd pidfd = OpenPidFd(daemon.pid);

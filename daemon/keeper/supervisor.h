@@ -9,22 +9,11 @@
 #include <vector>
 
 #include "lib/base/clock.h"
+#include "lib/base/process.h"
 #include "lib/base/status.h"
 #include "lib/base/unique_fd.h"
 
 namespace torpor::keeper {
-
-// A process by its number and the time of its start (of /proc/PID/stat, in clock ticks since the
-// machine's), which together are nobody else's.
-struct ProcessId {
-  pid_t pid = 0;
-  uint64_t started = 0;
-  friend bool operator==(const ProcessId& a, const ProcessId& b) {
-    return a.pid == b.pid && a.started == b.started;
-  }
-};
-// NOT_FOUND UNKNOWN_PROCESS.
-Result<ProcessId> FindProcess(pid_t pid);
 
 // Starts the daemon, notices its end, and says when it is to be started again: at once after a
 // daemon that has attached and lived for a second, later and later after one that does not. The

@@ -278,6 +278,7 @@ Result<Inventory::Returned> Inventory::Return(const WorkerInfo& now) {
         .With("worker", WorkerName(id));
   }
   worker->info.peer = now.peer;
+  worker->info.process = now.process;
   worker->info.quiesce = now.quiesce;
   worker->info.awaited = false;
   return Returned{*worker->operation, ExtentId(next_extent_), worker->lost};
@@ -319,11 +320,11 @@ bool Inventory::GiveUp(WorkerId id) {
   return true;
 }
 
-std::vector<WorkerId> Inventory::Awaited() const {
+std::vector<WorkerInfo> Inventory::Awaited() const {
   MutexLock lock(mutex_);
-  std::vector<WorkerId> awaited;
+  std::vector<WorkerInfo> awaited;
   for (const auto& [id, worker] : workers_) {
-    if (worker.info.awaited) awaited.push_back(id);
+    if (worker.info.awaited) awaited.push_back(worker.info);
   }
   return awaited;
 }

@@ -13,6 +13,7 @@
 #include "daemon/memory/segment.h"
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
+#include "lib/base/process.h"
 #include "lib/base/status.h"
 #include "lib/base/units.h"
 #include "lib/net/unix_socket.h"
@@ -25,6 +26,7 @@ struct WorkerInfo {
   WorkerId id;
   std::string name;
   net::PeerCredentials peer;
+  ProcessId process;  // of the peer, if it is known
   wire::Quiesce quiesce = wire::Quiesce::kNone;
   std::string sleep_endpoint;  // wire::SetSleepEndpoint
   std::string reservation;
@@ -165,7 +167,7 @@ class Inventory {
   bool AwaitReturn(WorkerId worker, TimePoint until) EXCLUDES(mutex_);
   // False if it is not awaited, or came back meanwhile: else its operation has ended.
   bool GiveUp(WorkerId worker) EXCLUDES(mutex_);
-  std::vector<WorkerId> Awaited() const EXCLUDES(mutex_);
+  std::vector<WorkerInfo> Awaited() const EXCLUDES(mutex_);
   // The ids of all segments of the worker.
   std::vector<SegmentId> Segments(WorkerId worker) const EXCLUDES(mutex_);
   struct TagExtents {

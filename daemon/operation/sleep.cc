@@ -118,6 +118,7 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const SleepS
       }
       EndExtents(context, std::exchange(arena.extents, {}));
     }
+    RecordSurrendered(context, info->reservation);
   }
   std::vector<Orphans> orphans = context.inventory.Commit(worker, plan);
   report.Committed(plan, outcome);

@@ -112,6 +112,18 @@ void RecordFreed(const OperationContext& context, WorkerId worker, SegmentId seg
   }
 }
 
+void RecordSurrendered(const OperationContext& context, const std::string& reservation) {
+  if (reservation.empty()) return;
+  const Bytes surrendered = context.admission.Surrendered(reservation);
+  if (surrendered == Bytes(0)) return;
+  if (const Status recorded =
+          context.keeper.Record({ReservationSurrendered{reservation, surrendered}});
+      !recorded.ok()) {
+    log::Error("what reservation {} has lost with a sleep is not recorded: {}", reservation,
+               recorded);
+  }
+}
+
 void RollBackBooks(const OperationContext& context, WorkerLink& link, OperationId operation,
                    Plan& plan) {
   ReturnImages(context, plan);

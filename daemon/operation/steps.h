@@ -73,6 +73,8 @@ void RollBackBooks(const OperationContext& context, WorkerLink& link, OperationI
 
 // Tells the journal that the segment is gone.
 void RecordFreed(const OperationContext& context, WorkerId worker, SegmentId segment);
+// What a sleep has taken from the promise of `reservation` (empty: none).
+void RecordSurrendered(const OperationContext& context, const std::string& reservation);
 
 // Extents whose segments were freed under the operation: unmapped by the worker, then ended.
 void EndOrphans(const OperationContext& context, WorkerLink& link, OperationId operation,

@@ -1,13 +1,18 @@
 #include "daemon/pool/pool_memory.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
@@ -17,6 +22,9 @@ namespace torpor {
 namespace {
 
 constexpr Bytes kHugePage = MiB(2);
+// What others may take of a tmpfs between a look at its room and a touch.
+constexpr Bytes kRoomLeft = MiB(512);
+constexpr char kPoolSuffix[] = ".pool";
 constexpr char kShmemEnabled[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 
 Status OutOfAddresses(Bytes size, int error) {
@@ -100,6 +108,32 @@ Result<File> OpenTmpfs(Bytes size) {
   return file;
 }
 
+Status DirUnusable(const std::string& folder, const std::string& why) {
+  return InvalidArgument("POOL_DIR_UNUSABLE", "no host pool in " + folder + ": " + why)
+      .With("path", folder);
+}
+
+// What Create makes of it.
+std::string PathTemplate(const std::string& folder, const std::string& prefix) {
+  return std::filesystem::absolute(folder) / (prefix + "-XXXXXX" + kPoolSuffix);
+}
+
+// Files of the prefix that no process has open: a pool is locked for as long as one has.
+void RemoveOthers(const std::string& folder, const std::string& prefix) {
+  const std::string own = std::filesystem::path(PathTemplate(folder, prefix)).filename();
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename();
+    if (name.size() != own.size() || name.compare(0, prefix.size() + 1, prefix + "-") != 0 ||
+        entry.path().extension() != kPoolSuffix) {
+      continue;
+    }
+    const UniqueFd file(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (!file.valid() || ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    if (::unlink(entry.path().c_str()) == 0) log::Info("removed {}, an old host pool", name);
+  }
+}
+
 Status Unavailable(const char* kind, const Status& why) {
   return FailedPrecondition("POOL_MEMORY_UNAVAILABLE",
                             std::string("no host pool of ") + kind + " memory: " + why.message())
@@ -154,13 +188,70 @@ Result<std::unique_ptr<PoolMemory>> PoolMemory::Reserve(PoolMemoryKind kind, Byt
         missed, kShmemEnabled);
   }
   std::unique_ptr<PoolMemory> memory(
-      new PoolMemory(std::move(file), std::move(description), size, slab));
+      new PoolMemory(std::move(file), "", std::move(description), size, slab));
   TORPOR_RETURN_IF_ERROR(memory->Map());
   return memory;
 }
 
-Result<std::unique_ptr<PoolMemory>> PoolMemory::Adopt(UniqueFd file, std::string description,
-                                                      Bytes size, Bytes slab) {
+Result<std::unique_ptr<PoolMemory>> PoolMemory::Create(const std::string& folder,
+                                                       const std::string& prefix, Bytes size,
+                                                       Bytes slab) {
+  struct statfs system {};
+  if (::statfs(folder.c_str(), &system) != 0) return DirUnusable(folder, strerrordesc_np(errno));
+  if (system.f_type != TMPFS_MAGIC) {
+    return DirUnusable(folder, "it is not on a tmpfs, whose pages are memory");
+  }
+  RemoveOthers(folder, prefix);
+  std::string path = PathTemplate(folder, prefix);
+  UniqueFd file(::mkostemps(path.data(), sizeof kPoolSuffix - 1, O_CLOEXEC));
+  if (!file.valid()) return DirUnusable(folder, strerrordesc_np(errno));
+  const auto make = [&]() -> Result<std::unique_ptr<PoolMemory>> {
+    ::flock(file.get(), LOCK_EX | LOCK_NB);
+    if (::statfs(folder.c_str(), &system) != 0) return DirUnusable(folder, strerrordesc_np(errno));
+    const Bytes room(static_cast<int64_t>(system.f_bavail) * system.f_bsize);
+    if (system.f_blocks != 0 && room < size) {  // 0: without a limit
+      return ResourceExhausted("POOL_DIR_TOO_SMALL",
+                               "a host pool of " + FormatBytes(size) + " in " + folder +
+                                   ", whose file system has room for " + FormatBytes(room))
+          .With("path", folder)
+          .With("requested_bytes", size.value())
+          .With("available_bytes", room.value());
+    }
+    const bool huge = GivesHugePages(file.get());
+    if (!huge) {
+      log::Warning(
+          "host pool: {} has small pages, so it is pinned slowly (mount its tmpfs with "
+          "huge=always)",
+          path);
+    }
+    std::unique_ptr<PoolMemory> memory(new PoolMemory(
+        std::move(file), path, huge ? "file, huge pages" : "file, small pages", size, slab));
+    TORPOR_RETURN_IF_ERROR(memory->Map());
+    return memory;
+  };
+  auto made = make();
+  if (!made.ok()) ::unlink(path.c_str());
+  return made;
+}
+
+Result<std::unique_ptr<PoolMemory>> PoolMemory::Open(const std::string& path,
+                                                     std::string description, Bytes size,
+                                                     Bytes slab) {
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!file.valid()) {
+    return NotFound("POOL_MISSING", "the host pool " + path + ": " + strerrordesc_np(errno))
+        .With("path", path);
+  }
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    return FailedPrecondition("POOL_IN_USE", "another process has the host pool " + path)
+        .With("path", path);
+  }
+  return Adopt(std::move(file), path, std::move(description), size, slab);
+}
+
+Result<std::unique_ptr<PoolMemory>> PoolMemory::Adopt(UniqueFd file, std::string path,
+                                                      std::string description, Bytes size,
+                                                      Bytes slab) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return ErrnoStatus(errno, "look at the host pool's file");
   if (size < Bytes(0) || slab <= Bytes(0) || status.st_size != size.value()) {
@@ -169,13 +260,15 @@ Result<std::unique_ptr<PoolMemory>> PoolMemory::Adopt(UniqueFd file, std::string
         .With("pool_bytes", size.value());
   }
   std::unique_ptr<PoolMemory> memory(
-      new PoolMemory(std::move(file), std::move(description), size, slab));
+      new PoolMemory(std::move(file), std::move(path), std::move(description), size, slab));
   TORPOR_RETURN_IF_ERROR(memory->Map());
   return memory;
 }
 
-PoolMemory::PoolMemory(UniqueFd file, std::string description, Bytes size, Bytes slab)
+PoolMemory::PoolMemory(UniqueFd file, std::string path, std::string description, Bytes size,
+                       Bytes slab)
     : file_(std::move(file)),
+      path_(std::move(path)),
       description_(std::move(description)),
       size_(size),
       slab_(slab),
@@ -213,15 +306,34 @@ Bytes PoolMemory::size(size_t slab) const {
   return std::min(slab_, size_ - slab_ * static_cast<int64_t>(slab));
 }
 
+Status PoolMemory::TakeRoom(size_t slab, const std::byte* at, size_t length) const {
+  if (path_.empty()) return Status::Ok();  // nobody else has that file system
+  struct statfs system {};
+  if (::fstatfs(file_.get(), &system) != 0 || system.f_blocks == 0 ||
+      static_cast<int64_t>(system.f_bavail) * system.f_bsize > kRoomLeft.value()) {
+    return Status::Ok();
+  }
+  const Bytes offset = slab_ * static_cast<int64_t>(slab) + Bytes(at - data(slab));
+  while (::fallocate(file_.get(), 0, offset.value(), static_cast<off_t>(length)) != 0) {
+    if (errno == EINTR) continue;
+    return ResourceExhausted("HOST_MEMORY_EXHAUSTED",
+                             "the file system of the host pool has no more room: " + path_)
+        .With("requested_bytes", length)
+        .With("errno", errno);
+  }
+  return Status::Ok();
+}
+
 Status PoolMemory::Populate(size_t slab, Bytes offset, Bytes size) const {
   std::byte* const end = data(slab) + (offset + size).value();
   for (std::byte* at = data(slab) + offset.value(); at < end;) {
+    const auto length = std::min<size_t>(kHugePage.size(), end - at);
+    TORPOR_RETURN_IF_ERROR(TakeRoom(slab, at, length));
     // A touch brings a huge page, and new memory may be slow to come. It holds only the lock of
     // this mapping (from Linux 6.7 on), where madvise holds that of all the process' addresses,
     // which malloc needs, too.
     auto* const byte = reinterpret_cast<volatile std::byte*>(at);
     *byte = *byte;
-    const auto length = std::min<size_t>(kHugePage.size(), end - at);
     int error = 0;
     do {
       error = ::madvise(at, length, MADV_POPULATE_WRITE) == 0 ? 0 : errno;

@@ -11,8 +11,8 @@
 
 namespace torpor {
 
-// What the host pool is made of. The first two are files without a name, whose bytes live as long
-// as a descriptor of them is open anywhere.
+// What the host pool is made of, unless it is a file with a name. Memfd and tmpfs are files without
+// one, whose bytes live as long as a descriptor of them is open anywhere.
 enum class PoolMemoryKind {
   kAuto,       // the first of the others, in their order, that comes with huge pages
   kMemfd,      // huge pages where /sys/kernel/mm/transparent_hugepage/shmem_enabled lets it
@@ -29,10 +29,23 @@ class PoolMemory {
   //   FAILED_PRECONDITION POOL_MEMORY_UNAVAILABLE: the system does not give that kind (never kAuto)
   //   RESOURCE_EXHAUSTED HOST_MEMORY_EXHAUSTED: not even addresses
   static Result<std::unique_ptr<PoolMemory>> Reserve(PoolMemoryKind kind, Bytes size, Bytes slab);
-  // A pool that a daemon before this one had, as its file, with all its contents. `description`,
-  // `size` and `slab` as that one's. FAILED_PRECONDITION POOL_CHANGED: the file has another size.
-  static Result<std::unique_ptr<PoolMemory>> Adopt(UniqueFd file, std::string description,
-                                                   Bytes size, Bytes slab);
+  // A new file in `folder`, which is on a tmpfs, with mode 0600 and a name that begins with
+  // `prefix`. Whatever it had under that prefix before, and nobody uses, is removed. Its bytes live
+  // until it is removed.
+  //   INVALID_ARGUMENT POOL_DIR_UNUSABLE: no folder, no right to write there, or no tmpfs
+  //   RESOURCE_EXHAUSTED POOL_DIR_TOO_SMALL: of that file system
+  static Result<std::unique_ptr<PoolMemory>> Create(const std::string& folder,
+                                                    const std::string& prefix, Bytes size,
+                                                    Bytes slab);
+  // A pool that a daemon before this one had, as its file, with all its contents. `path` (empty: it
+  // has no name), `description`, `size` and `slab` as that one's.
+  //   FAILED_PRECONDITION POOL_CHANGED: the file has another size
+  static Result<std::unique_ptr<PoolMemory>> Adopt(UniqueFd file, std::string path,
+                                                   std::string description, Bytes size, Bytes slab);
+  // The same, of a file that nobody has open. As Adopt, and
+  //   NOT_FOUND POOL_MISSING; FAILED_PRECONDITION POOL_IN_USE
+  static Result<std::unique_ptr<PoolMemory>> Open(const std::string& path, std::string description,
+                                                  Bytes size, Bytes slab);
   ~PoolMemory();
   PoolMemory(const PoolMemory&) = delete;
   PoolMemory& operator=(const PoolMemory&) = delete;
@@ -60,22 +73,27 @@ class PoolMemory {
 
   // For people: "tmpfs, huge pages"; "memfd, small pages"; "anonymous".
   const std::string& description() const { return description_; }
+  // Of a file that has a name, else empty.
+  const std::string& path() const { return path_; }
   // The file that all slabs lie in, slab i at i * slab; -1 for anonymous memory, which ends with
   // the process.
   int fd() const { return file_.get(); }
 
   // Takes memory for a part of a slab from the system; what is there already keeps its contents.
   // Threads share one call's work best by parts of whole huge pages.
-  // RESOURCE_EXHAUSTED HOST_MEMORY_EXHAUSTED.
+  // RESOURCE_EXHAUSTED HOST_MEMORY_EXHAUSTED, also if the file system has no room.
   Status Populate(size_t slab, Bytes offset, Bytes size) const;
   // Gives the memory of a slab back; its contents are gone.
   void Drop(size_t slab) const;
 
  private:
-  PoolMemory(UniqueFd file, std::string description, Bytes size, Bytes slab);
+  PoolMemory(UniqueFd file, std::string path, std::string description, Bytes size, Bytes slab);
   Status Map();
+  // Makes sure that a touch finds memory. Elsewhere it would end the process (SIGBUS).
+  Status TakeRoom(size_t slab, const std::byte* at, size_t length) const;
 
   const UniqueFd file_;
+  const std::string path_;
   const std::string description_;
   const Bytes size_;
   const Bytes slab_;

@@ -1,13 +1,20 @@
 #include "daemon/pool/pool_memory.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -92,6 +99,93 @@ TEST(PoolMemoryTest, Anonymous) {
   EXPECT_EQ((*memory)->description(), "anonymous");
   EXPECT_EQ((*memory)->fd(), -1);
   ExpectWorks(**memory, MiB(9));
+}
+
+class NamedPoolTest : public testing::Test {
+ protected:
+  NamedPoolTest() {
+    char name[] = "/dev/shm/torpor-test-XXXXXX";
+    if (::mkdtemp(name) != nullptr) folder_ = name;
+  }
+  ~NamedPoolTest() override { std::filesystem::remove_all(folder_); }
+  size_t Files() const {
+    const std::filesystem::directory_iterator files(folder_);
+    return static_cast<size_t>(std::distance(begin(files), end(files)));
+  }
+  std::string folder_;
+};
+
+TEST_F(NamedPoolTest, IsThereAgainWhenNobodyHasHadIt) {
+  auto memory = PoolMemory::Create(folder_, "torpor-GPU-1", MiB(9), kSlab);
+  ASSERT_THAT(memory, IsOk());
+  EXPECT_THAT((*memory)->description(), testing::StartsWith("file, "));
+  const std::string path = (*memory)->path();
+  EXPECT_THAT(path, testing::StartsWith(folder_ + "/torpor-GPU-1-"));
+  struct stat info {};
+  ASSERT_EQ(::stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  ExpectWorks(**memory, MiB(9));
+  std::memcpy((*memory)->data(2), "kept", 4);
+  EXPECT_THAT(PoolMemory::Open(path, "file", MiB(9), kSlab), HasReason("POOL_IN_USE"));
+  memory->reset();
+  EXPECT_THAT(PoolMemory::Open(path, "file", MiB(8), kSlab), HasReason("POOL_CHANGED"));
+  auto again = PoolMemory::Open(path, "file", MiB(9), kSlab);
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(std::memcmp((*again)->data(2), "kept", 4), 0);
+  EXPECT_EQ((*again)->path(), path);
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  again->reset();
+  EXPECT_THAT(PoolMemory::Open(path, "file", MiB(9), kSlab), HasReason("POOL_MISSING"));
+}
+
+TEST_F(NamedPoolTest, RemovesWhatWasLeftUnderItsNameAlone) {
+  for (const char* device : {"a", "a", "b", "a-123456"}) {
+    ASSERT_THAT(PoolMemory::Create(folder_, std::string("torpor-") + device, MiB(4), kSlab),
+                IsOk());
+  }
+  EXPECT_EQ(Files(), 3u);
+  const auto used = PoolMemory::Create(folder_, "torpor-b", MiB(4), kSlab);
+  ASSERT_THAT(used, IsOk());
+  ASSERT_THAT(PoolMemory::Create(folder_, "torpor-b", MiB(4), kSlab), IsOk());
+  EXPECT_EQ(Files(), 4u);
+  EXPECT_TRUE(std::filesystem::exists((*used)->path()));
+}
+
+TEST_F(NamedPoolTest, RefusesWhatCannotHoldIt) {
+  EXPECT_THAT(PoolMemory::Create(folder_ + "/none", "p", MiB(4), kSlab),
+              HasReason("POOL_DIR_UNUSABLE"));
+  EXPECT_THAT(PoolMemory::Create("/proc", "p", MiB(4), kSlab), HasReason("POOL_DIR_UNUSABLE"));
+  const auto large = PoolMemory::Create(folder_, "p", GiB(1) * (int64_t{1} << 14), MiB(256));
+  struct statfs system {};
+  ASSERT_EQ(::statfs(folder_.c_str(), &system), 0);
+  if (system.f_blocks != 0) {
+    EXPECT_THAT(large, HasReason("POOL_DIR_TOO_SMALL"));
+  }
+  EXPECT_EQ(Files(), large.ok() ? 1u : 0u);
+}
+
+// A file system that others fill must not end the process.
+TEST_F(NamedPoolTest, AFullFileSystemIsAnError) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("tmpfs", folder_.c_str(), "tmpfs", 0, "size=16m") != 0) {
+      ::_exit(77);
+    }
+    const auto memory = PoolMemory::Create(folder_, "p", MiB(12), kSlab);
+    const int other = ::open((folder_ + "/other").c_str(), O_CREAT | O_WRONLY, 0600);
+    if (!memory.ok() || ::fallocate(other, 0, 0, MiB(10).value()) != 0) ::_exit(1);
+    if (!(*memory)->Populate(0, Bytes(0), kSlab).ok()) ::_exit(2);
+    const Status full = (*memory)->Populate(1, Bytes(0), kSlab);
+    ::_exit(full.reason() == "HOST_MEMORY_EXHAUSTED" ? 0 : 3);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "nothing can be mounted here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(PoolMemoryTest, AutoIsNeverRefused) {

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "lib/base/status_matchers.h"
 #include "lib/base/units.h"
@@ -33,6 +35,9 @@ bool AllBack(const v1::UsageResponse& usage) {
 
 class KeeperTest : public testing::Test {
  protected:
+  explicit KeeperTest(const std::string& pool = "--pool_memory=memfd")
+      : keeper_(dir_.path(), {"--host_device_memory=128MiB", "--host_pool=128MiB",
+                              "--safety_reserve=0", "--reconnect_grace=60s", pool}) {}
   void SetUp() override { ASSERT_THAT(keeper_.Start(), IsOk()); }
   void TearDown() override {
     if (HasFailure()) std::fputs(keeper_.log().c_str(), stderr);
@@ -53,10 +58,17 @@ class KeeperTest : public testing::Test {
     ASSERT_THAT(keeper_.AwaitUsage(AllBack), IsOk());
   }
 
+  // Both at once, and starts another keeper.
+  void KillBoth() {
+    keeper_.SignalDaemon(SIGSTOP);  // so that it does nothing more without its keeper
+    keeper_.KillKeeper();
+    keeper_.KillDaemon();
+    ASSERT_THAT(keeper_.Start(), IsOk());
+    ASSERT_THAT(keeper_.AwaitUsage(AllBack), IsOk());
+  }
+
   TempDir dir_;
-  KeeperProcess keeper_{dir_.path(),
-                        {"--host_device_memory=128MiB", "--host_pool=128MiB", "--safety_reserve=0",
-                         "--pool_memory=memfd", "--reconnect_grace=60s"}};
+  KeeperProcess keeper_;
 };
 
 TEST_F(KeeperTest, reconnect_after_daemon_restart) {
@@ -155,7 +167,7 @@ TEST_F(KeeperTest, AKeeperThatIsKilledIsFollowedByAnother) {
   EXPECT_EQ(keeper_.Usage()->device().resident_bytes(), MiB(12).value());
 }
 
-TEST_F(KeeperTest, WhoDoesNotComeBackIsForgotten) {
+TEST_F(KeeperTest, WhoHasEndedMeanwhileIsNotAwaited) {
   const auto worker = Connect("model");
   const auto gone = Connect("gone");
   ASSERT_TRUE(worker && gone);
@@ -168,9 +180,27 @@ TEST_F(KeeperTest, WhoDoesNotComeBackIsForgotten) {
   keeper_.KillDaemon();
   ASSERT_THAT(keeper_.AwaitDaemon(*before), IsOk());
   const auto usage = keeper_.AwaitUsage(
+      [](const auto& now) { return now.workers_size() == 1 && !now.workers(0).awaited(); });
+  ASSERT_THAT(usage, IsOk());
+  EXPECT_EQ(usage->workers(0).name(), "model");
+  EXPECT_EQ(usage->device().resident_bytes(), MiB(8).value());
+}
+
+TEST_F(KeeperTest, WhoIsStoppedIsAwaitedForTheWholeTime) {
+  const auto worker = Connect("model");
+  const auto silent = Connect("silent");
+  ASSERT_TRUE(worker && silent);
+  ASSERT_TRUE(worker->Allocate("weights", "8MiB", 1).ok());
+  ASSERT_TRUE(silent->Allocate("weights", "8MiB", 1).ok());
+  silent->process().Signal(SIGSTOP);
+  const auto before = keeper_.daemon();
+  keeper_.KillDaemon();
+  ASSERT_THAT(keeper_.AwaitDaemon(*before), IsOk());
+  const auto usage = keeper_.AwaitUsage(
       [](const auto& now) { return now.workers_size() == 2 && !now.workers(0).awaited(); });
   ASSERT_THAT(usage, IsOk());
   EXPECT_TRUE(usage->workers(1).awaited());
+  EXPECT_GT(usage->workers(1).pid(), 0);
   // Nor does it hold up the end.
   const auto status = keeper_.Stop();
   ASSERT_THAT(status, IsOk());
@@ -191,6 +221,123 @@ TEST_F(KeeperTest, AnUpgradeIsSeenByNobody) {
   ASSERT_THAT(keeper_.AwaitDaemon(*before), IsOk());
   EXPECT_THAT(worker->Ask("wake"), IsOk());
   EXPECT_THAT(worker->Ask("check " + *weights + " 1"), IsOk());
+}
+
+class NamedPoolTest : public KeeperTest {
+ protected:
+  NamedPoolTest() : NamedPoolTest(std::make_unique<TempDir>("/dev/shm")) {}
+  explicit NamedPoolTest(std::unique_ptr<TempDir> pool)
+      : KeeperTest("--pool_dir=" + pool->path()), pool_dir_(std::move(pool)) {}
+  bool HasFile() const { return !std::filesystem::is_empty(pool_dir_->path()); }
+
+  std::unique_ptr<TempDir> pool_dir_;
+};
+
+TEST_F(NamedPoolTest, WhatSleepsOutlivesBoth) {
+  const auto asleep = Connect("asleep");
+  const auto awake = Connect("awake");
+  ASSERT_TRUE(asleep && awake);
+  const auto weights = asleep->Allocate("weights", "16MiB", 1);
+  const auto cache = asleep->Allocate("kv_cache", "4MiB", 2);
+  const auto lost = awake->Allocate("weights", "8MiB", 3);
+  ASSERT_TRUE(weights.ok() && cache.ok() && lost.ok());
+  ASSERT_THAT(asleep->Ask("sleep_policies weights=offload kv_cache=discard"), IsOk());
+  EXPECT_TRUE(HasFile());
+  KillBoth();
+
+  // Told by name; its worker has the bytes for itself.
+  EXPECT_NE(keeper_.log().find("lost: awake, tag weights: 8.00 MiB on the device"),
+            std::string::npos);
+  EXPECT_THAT(awake->Ask("check " + *lost + " 3"), IsOk());
+  auto usage = keeper_.Usage();
+  ASSERT_THAT(usage, IsOk());
+  EXPECT_EQ(usage->device().resident_bytes(), 0);
+  EXPECT_EQ(usage->host_pool().used_bytes(), MiB(16).value());
+  EXPECT_TRUE(Protected(*usage)) << usage->protection().message();
+
+  for (int turn = 0; turn < 2; ++turn) {
+    // Its addresses are nobody else's, also for the daemons that follow.
+    const auto other = awake->Allocate("weights", "8MiB", 4 + turn);
+    ASSERT_THAT(other, IsOk());
+    EXPECT_THAT(awake->Ask("check " + *lost + " 3"), IsOk());
+    EXPECT_THAT(awake->Ask("check " + *other + " " + std::to_string(4 + turn)), IsOk());
+    KillDaemon();
+    usage = keeper_.Usage();
+    ASSERT_THAT(usage, IsOk());
+    EXPECT_EQ(usage->device().resident_bytes(), MiB(8).value() * (turn + 1));
+  }
+  EXPECT_THAT(asleep->Ask("wake"), IsOk());
+  EXPECT_THAT(asleep->Ask("check " + *weights + " 1"), IsOk());
+  EXPECT_THAT(asleep->Ask("checkzero " + *cache), IsOk());
+  EXPECT_THAT(awake->Ask("sleep 1"), IsOk());
+  EXPECT_THAT(awake->Ask("wake"), IsOk());
+  EXPECT_THAT(awake->Ask("check " + *lost + " 3"), IsOk());
+
+  // And again, with what slept, woke and sleeps.
+  EXPECT_THAT(asleep->Ask("sleep 1"), IsOk());
+  KillBoth();
+  EXPECT_THAT(asleep->Ask("wake"), IsOk());
+  EXPECT_THAT(asleep->Ask("check " + *weights + " 1"), IsOk());
+  EXPECT_THAT(keeper_.Stop(), IsOk());
+  EXPECT_FALSE(HasFile());
+}
+
+TEST_F(NamedPoolTest, WithoutItsFileOnlyWhatSleptIsLost) {
+  const auto worker = Connect("model");
+  ASSERT_TRUE(worker);
+  const auto weights = worker->Allocate("weights", "16MiB", 1);
+  const auto cache = worker->Allocate("kv_cache", "4MiB", 2);
+  ASSERT_TRUE(weights.ok() && cache.ok());
+  ASSERT_THAT(worker->Ask("sleep_policies weights=offload kv_cache=discard"), IsOk());
+  std::filesystem::remove_all(pool_dir_->path());
+  std::filesystem::create_directory(pool_dir_->path());
+  KillBoth();
+  EXPECT_NE(keeper_.log().find("lost: model, tag weights: 16.00 MiB asleep"), std::string::npos);
+  EXPECT_TRUE(HasFile());
+  EXPECT_THAT(worker->Ask("wake kv_cache"), IsOk());
+  EXPECT_THAT(worker->Ask("checkzero " + *cache), IsOk());
+  EXPECT_EQ(keeper_.Usage()->host_pool().used_bytes(), 0);
+  EXPECT_THAT(worker->Ask("check " + *weights + " 1"), HasReason("SEGMENTS_LOST"));
+  EXPECT_THAT(worker->Ask("free " + *weights), IsOk());
+  EXPECT_THAT(worker->Allocate("weights", "16MiB", 3), IsOk());
+}
+
+// Of several things that were drawn and lost, made and renewed.
+TEST_F(NamedPoolTest, ReservationsOutliveBoth) {
+  grpc::ClientContext context;
+  v1::ReserveRequest request;
+  v1::ReserveResponse made;
+  request.set_name("next");
+  auto* const part = request.add_parts();
+  part->set_name("weights");
+  part->set_device_bytes(MiB(32).value());
+  request.set_host_bytes(MiB(16).value());
+  request.mutable_ttl()->set_seconds(600);
+  request.set_keep(true);
+  const grpc::Status reserved = keeper_.NewStub()->Reserve(&context, request, &made);
+  ASSERT_TRUE(reserved.ok()) << reserved.error_message();
+  {
+    auto worker = WorkerProcess::Connect(keeper_.worker_socket(), "model", "guard",
+                                         "reservation=" + made.reservation_id());
+    ASSERT_THAT(worker, IsOk());
+    ASSERT_THAT((*worker)->Allocate("weights", "16MiB", 1), IsOk());
+    ASSERT_THAT((*worker)->Ask("sleep 2"), IsOk());
+    ASSERT_THAT((*worker)->Ask("close"), IsOk());
+  }
+  const auto before =
+      keeper_.AwaitUsage([](const auto& usage) { return usage.workers_size() == 0; });
+  ASSERT_THAT(before, IsOk());
+  ASSERT_EQ(before->reservations_size(), 1);
+  for (int turn = 0; turn < 2; ++turn) {
+    KillBoth();
+    const auto after = keeper_.Usage();
+    ASSERT_THAT(after, IsOk());
+    ASSERT_EQ(after->reservations_size(), 1);
+    EXPECT_EQ(after->reservations(0).id(), made.reservation_id());
+    EXPECT_EQ(after->reservations(0).parts_size(), 1);
+    EXPECT_EQ(after->device().promised_bytes(), before->device().promised_bytes());
+    EXPECT_EQ(after->device().available_bytes(), before->device().available_bytes());
+  }
 }
 
 }  // namespace
