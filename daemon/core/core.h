@@ -222,6 +222,8 @@ class Core final : public WorkerServer::Handler {
   // Those that are back, and have not been told yet.
   std::map<WorkerId, std::pair<std::shared_ptr<WorkerLink>, Recovering>> returned_
       GUARDED_BY(await_mutex_);
+  // Of those that came back and left before they were told: what was freed for them.
+  std::map<WorkerId, std::vector<SegmentId>> unsettled_ GUARDED_BY(await_mutex_);
   std::thread awaiting_;  // closes sessions that do not come back
 };
 

@@ -317,6 +317,14 @@ Result<wire::HelloReply> Core::OnReturn(const wire::Hello& hello, const net::Pee
                       std::back_inserter(reply.lost));
   // Allocated, or freed, just when the daemon died: the worker never had the answer.
   std::vector<SegmentId> freed;
+  {
+    MutexLock lock(await_mutex_);
+    const auto before = unsettled_.find(hello.session);
+    if (before != unsettled_.end()) {
+      freed = std::move(before->second);
+      unsettled_.erase(before);
+    }
+  }
   for (const SegmentId segment : known) {
     if (theirs.count(segment) > 0) continue;
     (void)FreeSegment(context_, hello.session, segment);
@@ -360,7 +368,10 @@ void Core::OnWelcomed(WorkerId worker) {
 
 bool Core::AwaitAgain(WorkerId worker) {
   MutexLock lock(await_mutex_);
-  if (returned_.erase(worker) == 0) return false;
+  const auto returned = returned_.find(worker);
+  if (returned == returned_.end()) return false;
+  unsettled_[worker] = std::move(returned->second.second.freed);
+  returned_.erase(returned);
   if (std::chrono::steady_clock::now() < await_until_) {
     inventory_.UpdateWorker(worker, [](WorkerInfo& info) { info.awaited = true; });
     return true;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/log.h"
+#include "daemon/operation/shared_runs.h"
 #include "daemon/operation/steps.h"
 
 namespace torpor {
@@ -81,7 +82,9 @@ void Recover(const OperationContext& context, WorkerLink& link, const Recovering
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kLastRetry);
   }
-  EndOperation(context, link.worker());
+  // Not EndOperation: what waits for this end can still be joined.
+  context.inventory.EndOperation(link.worker());
+  context.runs.Ended();
 }
 
 }  // namespace torpor
