@@ -65,6 +65,9 @@ Result<std::unique_ptr<KeeperServer>> KeeperServer::Create(const Options& option
     Log("the journal's last record was not written to its end: %s cut off",
         FormatBytes(journal->torn()).c_str());
   }
+  if (!journal->not_rewritten().ok()) {
+    Log("the journal goes on as it is: %s", journal->not_rewritten().ToString().c_str());
+  }
   TORPOR_ASSIGN_OR_RETURN(UniqueFd listener, net::ListenUnix(options.socket, 0600));
   sigset_t taken;
   sigemptyset(&taken);

@@ -11,6 +11,8 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -383,6 +385,33 @@ TEST_F(RemoteKeeperTest, WhatIsDoneWithoutAKeeperTheNextDaemonKnows) {
     EXPECT_EQ(Encoded(daemon_->ledger()), last);
     EXPECT_FALSE(std::filesystem::exists(own_journal_));
     ASSERT_NO_FATAL_FAILURE(ExpectJournalOnDisk(last));
+  }
+}
+
+// A daemon that is killed while it begins its own journal leaves the whole of it, or none.
+TEST_F(RemoteKeeperTest, ItsOwnJournalIsThereAsAWhole) {
+  RemoteKeeper::Options options = Options();
+  options.own_journal = own_journal_;
+  ASSERT_NO_FATAL_FAILURE(Attach(options));
+  std::vector<JournalRecord> records = {SessionOpened{kWorker, "w", "s"}};
+  for (uint64_t id = 1; id <= 20000; ++id) records.push_back(Segment(id, JournalState::kDiscarded));
+  ASSERT_THAT(daemon_->Record(records), IsOk());
+  for (int round = 0; round < 3; ++round) {
+    std::string found;
+    std::thread reader([&] {
+      do {
+        std::ifstream file(own_journal_, std::ios::binary);
+        if (file.good()) found.assign(std::istreambuf_iterator<char>(file), {});
+      } while (found.empty());
+    });
+    KillKeeper();
+    reader.join();
+    const auto parsed = RecordFile::Parse(own_journal_, found);
+    ASSERT_THAT(parsed, IsOk());
+    EXPECT_TRUE(parsed->records == Encoded(daemon_->ledger()));
+    Await(false);
+    ASSERT_NO_FATAL_FAILURE(StartKeeper());
+    Await(true);
   }
 }
 
