@@ -26,18 +26,30 @@ UniqueFd OpenPidFd(pid_t pid) {
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
-}  // namespace
-
-Result<ProcessId> FindProcess(pid_t pid) {
+// Of /proc/PID/stat what stands behind the name, which may hold anything; from 1 on.
+template <typename Number>
+bool ReadField(pid_t pid, int number, Number& value) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  // Behind the name, which may hold anything, the start is the 20th field.
   const size_t name_end = text.rfind(')');
   std::istringstream fields(name_end == std::string::npos ? "" : text.substr(name_end + 1));
   std::string field;
-  for (int i = 0; i < 19; ++i) fields >> field;
+  for (int i = 1; i < number; ++i) fields >> field;
+  return static_cast<bool>(fields >> value);
+}
+
+}  // namespace
+
+bool Descends(pid_t pid, pid_t ancestor) {
+  while (pid > 1 && pid != ancestor) {
+    if (!ReadField(pid, 2, pid)) return false;
+  }
+  return pid == ancestor;
+}
+
+Result<ProcessId> FindProcess(pid_t pid) {
   ProcessId process{pid, 0};
-  if (fields >> process.started) return process;
+  if (ReadField(pid, 20, process.started)) return process;
   return NotFound("UNKNOWN_PROCESS", "there is no process " + std::to_string(pid)).With("pid", pid);
 }
 

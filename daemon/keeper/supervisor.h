@@ -25,6 +25,8 @@ struct ProcessId {
 };
 // NOT_FOUND UNKNOWN_PROCESS.
 Result<ProcessId> FindProcess(pid_t pid);
+// Whether `pid` is `ancestor`, or a process that it has started, and so on.
+bool Descends(pid_t pid, pid_t ancestor);
 
 // Starts the daemon, notices its end, and says when it is to be started again: at once after a
 // daemon that has attached and lived for a second, later and later after one that does not. The
@@ -33,8 +35,11 @@ class Supervisor {
  public:
   explicit Supervisor(std::vector<std::string> command) : command_(std::move(command)) {}
 
-  // The daemon that the keeper before has started, if it is still there. It has attached.
+  // A daemon that this one has not started, if it is still there and none is running. It has
+  // attached.
   bool TakeOver(const ProcessId& daemon);
+  // Does not watch any longer what was taken over.
+  void Forget() { pidfd_.Reset(); }
   // INTERNAL ERRNO_..., if there can be no process. What cannot be executed ends with 127.
   Status Start();
 

@@ -4,9 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 
+#include "daemon/keeper/channel.h"
+#include "daemon/keeper/protocol.h"
 #include "lib/base/status_matchers.h"
 #include "lib/base/units.h"
 #include "tests/harness/daemon_process.h"
@@ -23,6 +28,10 @@ std::string Reason(const google::rpc::Status& status) {
 }
 
 bool Protected(const v1::UsageResponse& usage) { return usage.protection().code() == 0; }
+
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 bool AllBack(const v1::UsageResponse& usage) {
   for (const v1::WorkerUsage& worker : usage.workers()) {
@@ -51,6 +60,12 @@ class KeeperTest : public testing::Test {
     keeper_.KillDaemon();
     ASSERT_THAT(keeper_.AwaitDaemon(*before), IsOk());
     ASSERT_THAT(keeper_.AwaitUsage(AllBack), IsOk());
+  }
+
+  // Ends when the daemon has noticed.
+  void KillKeeper() {
+    keeper_.KillKeeper();
+    ASSERT_THAT(keeper_.AwaitUsage([](const auto& usage) { return !Protected(usage); }), IsOk());
   }
 
   TempDir dir_;
@@ -153,6 +168,46 @@ TEST_F(KeeperTest, AKeeperThatIsKilledIsFollowedByAnother) {
   EXPECT_THAT(worker->Ask("wake"), IsOk());
   EXPECT_THAT(worker->Ask("check " + *weights + " 1"), IsOk());
   EXPECT_EQ(keeper_.Usage()->device().resident_bytes(), MiB(12).value());
+}
+
+// As if its keeper had been killed between its start and the note of it.
+TEST_F(KeeperTest, ADaemonThatNobodyKnowsIsTakenOver) {
+  const auto worker = Connect("model");
+  ASSERT_TRUE(worker);
+  const auto weights = worker->Allocate("weights", "8MiB", 1);
+  ASSERT_TRUE(weights.ok());
+  const auto daemon = keeper_.daemon();
+  ASSERT_THAT(daemon, IsOk());
+  ASSERT_NO_FATAL_FAILURE(KillKeeper());
+  std::filesystem::remove(keeper_.journal());
+  ASSERT_THAT(keeper_.Start(), IsOk());
+  ASSERT_THAT(keeper_.AwaitUsage(&Protected), IsOk());
+  EXPECT_EQ(*keeper_.daemon(), *daemon);
+  // Now it is known: also to a keeper after this one, and it is followed by another one.
+  while (!Contains(keeper_.log(), "is taken over")) std::this_thread::yield();
+  EXPECT_TRUE(Contains(keeper_.log(), std::to_string(*daemon) + ", which this keeper has not"));
+  ASSERT_NO_FATAL_FAILURE(KillKeeper());
+  ASSERT_THAT(keeper_.Start(), IsOk());
+  ASSERT_THAT(keeper_.AwaitUsage(&Protected), IsOk());
+  EXPECT_TRUE(Contains(keeper_.log(), std::to_string(*daemon) + " lives on without its keeper"));
+  KillDaemon();
+  EXPECT_THAT(worker->Ask("check " + *weights + " 1"), IsOk());
+  EXPECT_THAT(worker->Ask("sleep 1"), IsOk());
+  EXPECT_THAT(keeper_.Stop(), IsOk());
+}
+
+TEST_F(KeeperTest, AnotherDaemonIsRefused) {
+  const auto daemon = keeper_.daemon();
+  ASSERT_THAT(daemon, IsOk());
+  const auto channel = keeper::Channel::Connect(keeper_.keeper_socket(), kPatience, -1);
+  ASSERT_THAT(channel, IsOk());
+  const Status refused =
+      (*channel)
+          ->Ask<keeper::AttachReply>(keeper::Type::kAttach, keeper::Attach{keeper::kProtocol, "x"})
+          .status();
+  EXPECT_THAT(refused, HasReason("KEEPER_IN_USE"));
+  EXPECT_EQ(refused.Number("daemon_pid"), *daemon);
+  EXPECT_FALSE(Contains(keeper_.log(), "the keeper is lost")) << keeper_.log();
 }
 
 TEST_F(KeeperTest, WhoDoesNotComeBackIsForgotten) {
