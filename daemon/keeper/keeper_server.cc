@@ -1,9 +1,11 @@
 #include "daemon/keeper/keeper_server.h"
 
+#include <linux/magic.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "lib/base/runtime_dir.h"
 #include "lib/net/frame.h"
 #include "lib/net/unix_socket.h"
 
@@ -46,6 +49,12 @@ Result<std::unique_ptr<Journal>> OpenJournal(const std::string& path) {
   }
 }
 
+bool OutlivesTheMachine(const std::string& path) {
+  struct statfs about {};
+  if (::statfs(path.c_str(), &about) != 0) return false;
+  return about.f_type != TMPFS_MAGIC && about.f_type != RAMFS_MAGIC;
+}
+
 int TimeoutMs(const std::optional<TimePoint>& until) {
   if (!until.has_value()) return -1;
   const auto left =
@@ -62,6 +71,8 @@ std::string HowEnded(const std::optional<int>& status) {
 }  // namespace
 
 Result<std::unique_ptr<KeeperServer>> KeeperServer::Create(const Options& options) {
+  TORPOR_RETURN_IF_ERROR(MakeFoldersOf(options.journal));
+  TORPOR_RETURN_IF_ERROR(MakeFoldersOf(options.socket));
   // Whoever has the journal has the socket.
   TORPOR_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, OpenJournal(options.journal));
   if (journal->torn() > Bytes(0)) {
@@ -70,6 +81,10 @@ Result<std::unique_ptr<KeeperServer>> KeeperServer::Create(const Options& option
   }
   if (!journal->not_rewritten().ok()) {
     Log("the journal goes on as it is: %s", journal->not_rewritten().ToString().c_str());
+  }
+  if (OutlivesTheMachine(options.journal)) {
+    Log("the journal %s does not lie on a tmpfs: after a boot it says what is no longer true",
+        options.journal.c_str());
   }
   TORPOR_ASSIGN_OR_RETURN(UniqueFd listener, net::ListenUnix(options.socket, 0600));
   sigset_t taken;

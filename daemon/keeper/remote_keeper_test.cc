@@ -174,8 +174,8 @@ class RemoteKeeperTest : public ::testing::Test {
   }
 
   TempDir directory_;
-  const std::string socket_ = directory_.path() + "/keeper.sock";
-  const std::string journal_ = directory_.path() + "/journal";
+  const std::string socket_ = directory_.path() + "/made/by/it/keeper.sock";
+  const std::string journal_ = directory_.path() + "/also/journal";
   const std::string own_journal_ = directory_.path() + "/own";
   pid_t keeper_ = -1;
   std::unique_ptr<RemoteKeeper> daemon_;

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 
 #include <csignal>
 #include <cstdio>
@@ -246,6 +248,20 @@ TEST_F(KeeperTest, AnUpgradeIsSeenByNobody) {
   ASSERT_THAT(keeper_.AwaitDaemon(*before), IsOk());
   EXPECT_THAT(worker->Ask("wake"), IsOk());
   EXPECT_THAT(worker->Ask("check " + *weights + " 1"), IsOk());
+}
+
+// What it says must not be believed after a boot.
+TEST(KeeperJournalTest, OneThatOutlivesTheMachineIsToldInTheLog) {
+  for (const std::string parent : {"/tmp", "/dev/shm"}) {
+    const TempDir dir(parent);
+    struct statfs about {};
+    ASSERT_EQ(::statfs(dir.path().c_str(), &about), 0);
+    KeeperProcess keeper(dir.path(), {"--host_device_memory=16MiB", "--host_pool=16MiB"});
+    ASSERT_THAT(keeper.Start(), IsOk());
+    EXPECT_EQ(Contains(keeper.log(), "does not lie on a tmpfs"), about.f_type != TMPFS_MAGIC)
+        << keeper.log();
+    EXPECT_THAT(keeper.Stop(), IsOk());
+  }
 }
 
 }  // namespace

@@ -11,10 +11,8 @@ namespace torpor {
 // A folder with a name short enough for Unix sockets in it; removed with everything in it.
 class TempDir {
  public:
-  TempDir() {
-    char name[] = "/tmp/torpor.XXXXXX";
-    if (::mkdtemp(name) == nullptr) std::abort();
-    path_ = name;
+  explicit TempDir(const std::string& parent = "/tmp") : path_(parent + "/torpor.XXXXXX") {
+    if (::mkdtemp(path_.data()) == nullptr) std::abort();
   }
   ~TempDir() {
     std::error_code ignored;
