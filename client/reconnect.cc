@@ -57,7 +57,7 @@ void Pause(Duration duration, const CancelToken& stop) {
 // Of an attempt; the next one may do better.
 bool MayPass(const Status& failed) {
   return failed.code() == Code::kUnavailable || failed.code() == Code::kDeadlineExceeded ||
-         failed.reason() == net::DescriptorsMissing().reason();  // here or there
+         failed.code() == Code::kResourceExhausted;  // descriptors, threads; here or there
 }
 
 Status DaemonGone(const char* message, const std::string& cause) {

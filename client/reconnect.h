@@ -23,7 +23,7 @@ Result<wire::HelloReply> SayHello(int socket, const wire::Hello& hello, TimePoin
 //
 // The daemon waits for so long as its last HelloReply said (the grace time), counted here from the
 // end of the link. A session that it does not know any more is lost; what it refuses as UNAVAILABLE
-// or for lack of descriptors is tried again.
+// or RESOURCE_EXHAUSTED (descriptors, threads) is tried again.
 class Reconnector : public Connection::Dialer {
  public:
   // What the worker was and is. Called by the socket thread: must not block.

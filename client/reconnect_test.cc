@@ -233,13 +233,31 @@ TEST_F(ReconnectTest, ARefusedSessionIsLost) {
   EXPECT_EQ(status.details().at("cause"), "UNKNOWN_SESSION");
 }
 
-TEST_F(ReconnectTest, OneThatIsUnavailableIsAskedAgain) {
-  daemon_.RefuseHellos(Refusal());
+TEST_F(ReconnectTest, OneThatCannotTakeItNowIsAskedAgain) {
+  const DeviceAddress address = Allocate("weights", kUnit);
+  for (const Status& refusal : {Refusal(), ResourceExhausted("THREADS_EXHAUSTED", "none left"),
+                                ResourceExhausted("FILE_DESCRIPTORS_EXHAUSTED", "none left"),
+                                ResourceExhausted("TOO_MANY_WORKERS", "others were faster")}) {
+    const size_t before = daemon_.requests(wire::Type::kHello);
+    daemon_.RefuseHellos(refusal);
+    daemon_.Hangup();
+    std::thread asking([&] { EXPECT_THAT(session_->Usage(), IsOk()); });
+    while (daemon_.requests(wire::Type::kHello) < before + 3) std::this_thread::yield();
+    daemon_.RefuseHellos(Status::Ok());
+    asking.join();
+  }
+  EXPECT_THAT(session_->Free(address), IsOk());
+}
+
+TEST_F(ReconnectTest, OneThatNeverCanTakeItIsGivenUpAfterTheGraceTime) {
+  ConnectWithGrace(milliseconds(300));
+  const size_t before = daemon_.requests(wire::Type::kHello);
+  daemon_.RefuseHellos(ResourceExhausted("THREADS_EXHAUSTED", "none left"));
   daemon_.Hangup();
-  std::thread asking([&] { EXPECT_THAT(session_->Usage(), IsOk()); });
-  while (daemon_.requests(wire::Type::kHello) < 4) std::this_thread::yield();
-  daemon_.RefuseHellos(Status::Ok());
-  asking.join();
+  const Status status = session_->Usage().status();
+  EXPECT_THAT(status, HasReason("DAEMON_GONE"));
+  EXPECT_EQ(status.Number("grace_ms"), 300);
+  EXPECT_GT(daemon_.requests(wire::Type::kHello), before);
 }
 
 TEST_F(ReconnectTest, ADaemonMayDieAgainAndAgain) {

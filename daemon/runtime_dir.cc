@@ -14,22 +14,13 @@
 #include <system_error>
 #include <utility>
 
+#include "lib/base/runtime_dir.h"
 #include "lib/base/units.h"
 
 namespace torpor {
 namespace {
 
 constexpr size_t kMaxSocketPath = 107;
-
-// Whatever the umask is; the mode of a folder that exists stays.
-Status MakeFolder(const std::string& path) {
-  if (::mkdir(path.c_str(), 0755) == 0) {
-    if (::chmod(path.c_str(), 0755) == 0) return Status::Ok();
-  } else if (errno == EEXIST) {
-    return Status::Ok();
-  }
-  return ErrnoStatus(errno, "create folder " + path);
-}
 
 Status AlreadyRunning(int lock, const std::string& device) {
   char text[24] = {};

@@ -211,15 +211,26 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
     log::Error("no hand-over: {}", left);
   }
   health.Serve(nullptr);
-  // A second signal does not wait.
+  // A second signal does not wait. But SIGHUP often comes twice: to the process group, and passed
+  // on by the keeper.
+  std::signal(kHandOver, SIG_IGN);
   ::pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);
   log::Info("{}: stopping, {} calls under way", sigabbrev_np(signal), service.calls());
   if (signal == kHandOver) {
-    // As if it were killed now: what is under way is finished or rolled back by who follows.
-    const auto end = [] { ::_exit(keeper::kHandOverStatus); };
+    // As if it were killed now: what is under way is finished or rolled back by who follows. But
+    // while there is no keeper, what the workers have would be lost with this process: it waits for
+    // the next one, which is given all of it, however long that takes. The workers are served
+    // meanwhile, and SIGTERM ends it all the same.
+    const auto end = [&] {
+      TimePoint told{};
+      for (; !keeper->is_protected(); std::this_thread::sleep_for(milliseconds(50))) {
+        if (told != TimePoint() && Clock::Real().Now() < told + seconds(5)) continue;
+        told = Clock::Real().Now();
+        log::Error("the hand-over waits for a keeper: {}", core->Protection());
+      }
+      ::_exit(keeper::kHandOverStatus);
+    };
     server->Shutdown(flags.shutdown_deadline, end);
-    // Whoever the keeper is by then has everything, or is about to get it.
-    while (!keeper->is_protected()) std::this_thread::sleep_for(milliseconds(50));
     end();
   }
   server->Shutdown(flags.shutdown_deadline, [&] {

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# A model falls asleep and wakes up through the daemon, every byte of it checked.
+# A model falls asleep and wakes up through the daemon, every byte of it checked,
+# also when the daemon is killed meanwhile.
 #
 #   deploy/demo.sh [CHECKPOINT.safetensors]
 #
-# Sets up and builds, starts torpord on the GPU (or, where there is none, on the
-# host driver), and a worker that holds the checkpoint's tensors and a KV cache.
+# Sets up and builds, starts torpor-keeper and behind it torpord on the GPU (or,
+# where there is none, on the host driver), and a worker that holds the
+# checkpoint's tensors and a KV cache; at the end another one.
 # Without a checkpoint it writes a small one with Python's safetensors.
 #
 #   TORPOR_BUNDLE=DIR  uses the programs of an unpacked bundle, builds nothing
@@ -12,7 +14,7 @@
 set -euo pipefail
 
 say() { printf '%s\n' "$*"; }
-usage_text() { sed -n '2,11s/^# \{0,1\}//p' "$0"; }
+usage_text() { sed -n '2,13s/^# \{0,1\}//p' "$0"; }
 # Exits before anything has been done.
 refuse() { printf 'demo: %s\n' "$*" >&2; exit 2; }
 
@@ -47,7 +49,9 @@ fi
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 scratch=$(mktemp -d /tmp/torpor-demo.XXXXXX)
-daemon='' worker='' result=1 failure=''
+keeper='' result=1 failure=''
+# By the worker's name: its process, and where its commands go.
+declare -A worker=() to=()
 
 # The failure is the last line: it comes behind the logs.
 fail() { failure=$*; exit 1; }
@@ -63,10 +67,11 @@ stop() {
 }
 
 clean_up() {
-  stop "$worker"
-  stop "$daemon"
+  local name
+  for name in "${!worker[@]}"; do stop "${worker[$name]}"; done
+  stop "$keeper"
   if [ "$result" != 0 ]; then
-    for log in torpord worker.err; do
+    for log in torpord demo.err other.err; do
       [ -s "$scratch/$log" ] || continue
       printf -- '---- %s\n' "$log" >&2
       tail -n 40 "$scratch/$log" >&2
@@ -94,11 +99,12 @@ else
     export HOME="${HOME:-$root/.deps/home}" USER="${USER:-$(id -un)}"
     mkdir -p "$HOME"
     bazel build --show_progress --show_progress_rate_limit=5 \
-      //daemon:torpord //client/ctl:torporctl //client/demo:demo_worker
+      //daemon/keeper:torpor-keeper //daemon:torpord //client/ctl:torporctl \
+      //client/demo:demo_worker
   ) || fail "the build failed"
   bin=$scratch/bin
   mkdir "$bin"
-  ln -s "$root"/bazel-bin/{daemon/torpord,client/ctl/torporctl,client/demo/demo_worker} "$bin"
+  ln -s "$root"/bazel-bin/{daemon/keeper/torpor-keeper,daemon/torpord,client/ctl/torporctl,client/demo/demo_worker} "$bin"
   python=${TORPOR_PYTHON:-$root/.deps/venv/bin/python}
 fi
 
@@ -121,13 +127,14 @@ PYTHON
 fi
 size=$(stat -c %s -- "$checkpoint")
 
-# ---- The daemon and a worker
+# ---- The keeper, the daemon and a worker
 
 mib=$(((size >> 20) + 1))
-"$bin/torpord" --driver=auto --runtime_dir="$scratch" \
+"$bin/torpor-keeper" --socket="$scratch/keeper.sock" --journal="$scratch/keeper.journal" -- \
+  "$bin/torpord" --driver=auto --runtime_dir="$scratch" --pool_memory=memfd \
   --host_pool=$((mib * 5 / 4 + 64))MiB --host_device_memory=$((mib * 2 + 256))MiB \
   > "$scratch/torpord" 2>&1 &
-daemon=$!
+keeper=$!
 
 # wait_for FILE PATTERN PROCESS: the first line that matches.
 wait_for() {
@@ -139,7 +146,7 @@ wait_for() {
   grep -m 1 -E -- "$2" "$1" 2> /dev/null
 }
 
-serving=$(wait_for "$scratch/torpord" '^torpord .* serves ' "$daemon") || fail "torpord does not start"
+serving=$(wait_for "$scratch/torpord" '^torpord .* serves ' "$keeper") || fail "torpord does not start"
 socket=$(sed -E 's/.* at ([^ ]+) and .*/\1/' <<< "$serving")
 say "$serving"
 if grep -q '(host,' <<< "$serving"; then
@@ -148,24 +155,32 @@ fi
 
 ctl() { "$bin/torporctl" --target="$socket" "$@"; }
 
-mkfifo "$scratch/commands"
-"$bin/demo_worker" --name=demo --runtime_dir="$scratch" "$checkpoint" \
-  < "$scratch/commands" > "$scratch/worker" 2> "$scratch/worker.err" &
-worker=$!
-exec 3> "$scratch/commands"
-lines=0
+# start NAME: a worker, to which `ask` speaks from now on.
+start() {
+  who=$1
+  mkfifo "$scratch/$who.in"
+  "$bin/demo_worker" --name="$who" --runtime_dir="$scratch" "$checkpoint" \
+    < "$scratch/$who.in" > "$scratch/$who" 2> "$scratch/$who.err" &
+  worker[$who]=$!
+  exec {to[$who]}> "$scratch/$who.in"
+  ready=$(wait_for "$scratch/$who" '^ready ' "${worker[$who]}") ||
+    worker_failed "the worker does not start"
+  say "worker $who: $(field tensors "$ready") tensors in $(field weights_segments "$ready")" \
+    "segments, KV cache of $(field kv_bytes "$ready") bytes, loaded in $(field seconds "$ready") s"
+}
 
 # ask COMMAND PATTERN: has the worker do it; its answer, which matches. Lines of
 # before do not count.
 ask() {
-  lines=$(wc -l < "$scratch/worker")
-  printf '%s\n' "$1" >&3
+  local lines
+  lines=$(wc -l < "$scratch/$who")
+  printf '%s\n' "$1" >&"${to[$who]}"
   for _ in $(seq 6000); do
-    if answer=$(tail -n +$((lines + 1)) "$scratch/worker" | grep -m 1 -E "^$1 |^error"); then
+    if answer=$(tail -n +$((lines + 1)) "$scratch/$who" | grep -m 1 -E "^$1 |^error"); then
       [[ $answer =~ $2 ]] || fail "the worker says: $answer"
       return 0
     fi
-    kill -0 "$worker" 2> /dev/null || worker_failed "the worker has ended"
+    kill -0 "${worker[$who]}" 2> /dev/null || worker_failed "the worker has ended"
     sleep 0.01
   done
   fail "the worker does not answer \"$1\""
@@ -174,15 +189,22 @@ ask() {
 # worker_failed WORDS: with the worker's own error, if it has told one.
 worker_failed() {
   local told
-  told=$(tail -n 1 "$scratch/worker.err")
-  : > "$scratch/worker.err"
+  told=$(tail -n 1 "$scratch/$who.err")
+  : > "$scratch/$who.err"
   fail "$1${told:+: $told}"
 }
 
-ready=$(wait_for "$scratch/worker" '^ready ' "$worker") || worker_failed "the worker does not start"
+# quit NAME: ends a worker, which must be content.
+quit() {
+  local status=0
+  printf 'quit\n' >&"${to[$1]}"
+  wait "${worker[$1]}" || status=$?
+  unset "worker[$1]"
+  [ "$status" = 0 ] || fail "the worker $1 ended with status $status"
+}
+
 field() { sed -nE "s/.*\<$1=([^ ]+).*/\1/p" <<< "$2"; }
-say "worker: $(field tensors "$ready") tensors in $(field weights_segments "$ready") segments," \
-  "KV cache of $(field kv_bytes "$ready") bytes, loaded in $(field seconds "$ready") s"
+start demo
 
 # ---- The steps
 
@@ -270,17 +292,44 @@ verify
 same_addresses
 kv_cache zero
 
+# ---- The daemon is killed
+
+operate 'sleep, level 1' sleep --worker=demo --level=1
+say
+start other
+say
+killed=$(sed -nE 's/^torpor-keeper: daemon ([0-9]+) started$/\1/p' "$scratch/torpord" | tail -n 1)
+say "\$ kill -KILL $killed   # torpord: demo sleeps, other works"
+served=$(grep -c '^torpord .* serves ' "$scratch/torpord")
+kill -KILL "$killed"
+verify
+for _ in $(seq 3000); do
+  [ "$(grep -c '^torpord .* serves ' "$scratch/torpord")" = "$served" ] || break
+  sleep 0.02
+done
+say "the keeper has started another one"
+for _ in $(seq 3000); do
+  ctl --json usage > "$scratch/usage" || fail "torporctl usage"
+  grep -q '"awaited": true' "$scratch/usage" || break
+  sleep 0.02
+done
+usage
+verify
+quit other
+who=demo
+operate 'wake, next daemon' wake --worker=demo
+verify
+same_addresses
+kv_cache zero
+
 # ---- The end
 
-printf 'quit\n' >&3
+quit demo
+kill -TERM "$keeper"
 status=0
-wait "$worker" || status=$?
-worker=''
-[ "$status" = 0 ] || fail "the worker ended with status $status"
-kill -TERM "$daemon"
-wait "$daemon" || status=$?
-daemon=''
-[ "$status" = 0 ] || fail "torpord ended with status $status"
+wait "$keeper" || status=$?
+keeper=''
+[ "$status" = 0 ] || fail "torpor-keeper ended with status $status"
 result=0
 say
 printf '%s' "$table"

@@ -5,7 +5,8 @@ root=$(dirname "$(readlink -f "$1")")/..
 bundle=$(mktemp -d)
 trap 'rm -rf "$bundle"' EXIT
 mkdir "$bundle/bin"
-ln -s "$(readlink -f "$2")" "$(readlink -f "$3")" "$(readlink -f "$4")" "$bundle/bin"
+ln -s "$(readlink -f "$2")" "$(readlink -f "$3")" "$(readlink -f "$4")" \
+  "$(readlink -f "$5")" "$bundle/bin"
 export TORPOR_BUNDLE=$bundle TORPOR_PYTHON=$root/.deps/venv/bin/python
 
 expect() { grep -qE -- "$1" "$bundle/output" || { echo "not there: $1" >&2; exit 1; }; }
@@ -14,6 +15,7 @@ expect() { grep -qE -- "$1" "$bundle/output" || { echo "not there: $1" >&2; exit
   tee "$bundle/output"
 expect '^weights: 104 tensors, 90856960 bytes, each as in the file'
 expect '^sleep, level 1 +132120576 +109051904 '
+expect '^wake, next daemon +132120576 +109051904 '
 expect '^demo: everything as it should be'
 
 "$root/deploy/demo.sh" | tee "$bundle/output"

@@ -30,6 +30,11 @@ Result<net::Frame> Channel::Exchange(uint16_t type, const std::string& payload,
   }
   if (Status there = Await(); !there.ok()) return Lost(std::move(there));
   Result<net::Frame> frame = net::ReceiveFrame(socket_.get());
+  if (frame.status().reason() == "WRONG_VERSION") {
+    return Lost(FailedPrecondition("KEEPER_PROTOCOL", "the keeper's frames are of another version")
+                    .With("frame_version", net::kFrameVersion)
+                    .With("keeper_frame_version", frame.status().details().at("version")));
+  }
   if (!frame.ok()) return Lost(frame.status());
   if (frame->id != id || frame->type != AnswerTo(type)) {
     return Lost(InvalidArgument("BAD_FRAME", "the keeper answers what it was not asked")
@@ -37,6 +42,13 @@ Result<net::Frame> Channel::Exchange(uint16_t type, const std::string& payload,
   }
   if (frame->fds_missing || frame->payload_missing) return net::DescriptorsMissing();
   return frame;
+}
+
+Status Channel::Unreadable(const std::string& answer, const Status& error) {
+  Status refusal;
+  wire::Reader first(answer);
+  first(refusal);
+  return first.ok() && !refusal.ok() ? refusal : error;
 }
 
 Status Channel::Await() const {

@@ -28,13 +28,14 @@ class Channel {
   // Asks and waits for the answer. A failure is either the keeper's refusal, or the question could
   // not be sent as it is, or the keeper is `lost`: it is gone, silent, or answers another question.
   //   UNAVAILABLE, DEADLINE_EXCEEDED KEEPER_SILENT, INVALID_ARGUMENT BAD_FRAME: lost
+  //   FAILED_PRECONDITION KEEPER_PROTOCOL: lost; its frames are of another version
   template <typename Answer, typename Question>
   Result<Answer> Ask(Type type, const Question& question, const std::vector<int>& fds = {},
                      std::vector<UniqueFd>* got = nullptr) {
     TORPOR_ASSIGN_OR_RETURN(net::Frame frame,
                             Exchange(static_cast<uint16_t>(type), wire::Encode(question), fds));
     Result<Answer> answer = wire::Decode<Answer>(frame.payload);
-    if (!answer.ok()) return Lost(answer.status());
+    if (!answer.ok()) return Lost(Unreadable(frame.payload, answer.status()));
     if (!answer->status.ok()) return answer->status;
     if (got != nullptr) *got = std::move(frame.fds);
     return answer;
@@ -53,6 +54,8 @@ class Channel {
       : socket_(std::move(socket)), timeout_(timeout), stop_(stop) {}
   Result<net::Frame> Exchange(uint16_t type, const std::string& payload,
                               const std::vector<int>& fds);
+  // A refusal by a keeper of another protocol, or else `error`.
+  static Status Unreadable(const std::string& answer, const Status& error);
   Status Await() const;
   Status Lost(Status why);
 

@@ -34,7 +34,7 @@ Status Custody::Serve(int socket, net::Frame question) {
   }
   switch (static_cast<Type>(question.type)) {
     case Type::kAttach:
-      return AnswerAttach(socket, question);
+      return Admit(socket, question);
     case Type::kFetch:
       return AnswerFetch(socket, question);
     case Type::kPool:
@@ -64,27 +64,40 @@ Status Custody::Serve(int socket, net::Frame question) {
   return Answer(socket, question, reply);
 }
 
-Status Custody::AnswerAttach(int socket, const net::Frame& question) {
-  TORPOR_ASSIGN_OR_RETURN(const Attach attach, wire::Decode<Attach>(question.payload));
+Status Custody::Admit(int socket, const net::Frame& question, const Status& may) {
   AttachReply reply;
-  if (attach.protocol != kProtocol) {
-    reply.status = FailedPrecondition("KEEPER_PROTOCOL", "the keeper speaks another protocol")
-                       .With("protocol", attach.protocol)
-                       .With("keeper_protocol", kProtocol);
-  } else if (!device_.empty() && attach.device != device_) {
-    reply.status = FailedPrecondition("KEEPER_DEVICE", "the keeper keeps what is of another device")
-                       .With("device", attach.device)
-                       .With("keeper_device", device_);
-  } else {
-    device_ = attach.device;
-    replacing_.clear();
-    reply.starts = starts_;
-    const std::vector<JournalRecord> records = ledger().Snapshot();
-    size_t next = attach.skip;
-    reply.records = TakePage(records, next);
-    reply.more = next < records.size();
+  uint32_t protocol = 0;
+  wire::Reader first(question.payload);
+  first(protocol);
+  if (question.type != static_cast<uint16_t>(Type::kAttach) || !first.ok()) {
+    return InvalidArgument("BAD_FRAME", "a connection begins with Attach")
+        .With("type", question.type);
   }
-  return Answer(socket, question, reply);
+  if (protocol != kProtocol) {
+    reply.status = FailedPrecondition("KEEPER_PROTOCOL", "the keeper speaks another protocol")
+                       .With("protocol", protocol)
+                       .With("keeper_protocol", kProtocol);
+  } else {
+    TORPOR_ASSIGN_OR_RETURN(const Attach attach, wire::Decode<Attach>(question.payload));
+    reply.status = may;
+    if (may.ok() && !device_.empty() && attach.device != device_) {
+      reply.status =
+          FailedPrecondition("KEEPER_DEVICE", "the keeper keeps what is of another device")
+              .With("device", attach.device)
+              .With("keeper_device", device_);
+    }
+    if (reply.status.ok()) {
+      device_ = attach.device;
+      replacing_.clear();
+      reply.starts = starts_;
+      const std::vector<JournalRecord> records = ledger().Snapshot();
+      size_t next = attach.skip;
+      reply.records = TakePage(records, next);
+      reply.more = next < records.size();
+    }
+  }
+  TORPOR_RETURN_IF_ERROR(Answer(socket, question, reply));
+  return reply.status;
 }
 
 Status Custody::AnswerFetch(int socket, const net::Frame& question) {

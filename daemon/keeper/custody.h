@@ -21,8 +21,12 @@ class Custody {
  public:
   explicit Custody(std::unique_ptr<Journal> journal) : journal_(std::move(journal)) {}
 
-  // Obeys one question and answers it on `socket`. An error ends the connection: the socket's, or
-  // INVALID_ARGUMENT BAD_FRAME for what is no question.
+  // Answers the first question of a connection, an Attach: with `may` if that is an error. What was
+  // refused has been told so:
+  //   FAILED_PRECONDITION KEEPER_PROTOCOL, KEEPER_DEVICE
+  //   INVALID_ARGUMENT BAD_FRAME for what is no question, or the socket's: not told
+  Status Admit(int socket, const net::Frame& question, const Status& may = Status::Ok());
+  // Obeys one question and answers it on `socket`. An error ends the connection: as Admit's.
   Status Serve(int socket, net::Frame question);
 
   void NoteStart() { ++starts_; }
@@ -36,7 +40,6 @@ class Custody {
   Status Note(const net::Frame& question);
   Status HoldPool(net::Frame& question);
   Status ReplaceAll(const net::Frame& question);
-  Status AnswerAttach(int socket, const net::Frame& question);
   Status AnswerFetch(int socket, const net::Frame& question);
   // Closes what the ledger does not know any more, or knows as lost.
   void CloseOthers();

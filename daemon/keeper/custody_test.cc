@@ -49,13 +49,16 @@ class CustodyTest : public ::testing::Test {
                 IsOk());
     Result<net::Frame> received = net::ReceiveFrame(keeper_.get());
     EXPECT_THAT(received, IsOk());
-    EXPECT_THAT(custody_->Serve(keeper_.get(), *std::move(received)), IsOk());
+    const Status served = custody_->Serve(keeper_.get(), *std::move(received));
     Result<net::Frame> answered = net::ReceiveFrame(daemon_.get());
     EXPECT_THAT(answered, IsOk());
     EXPECT_EQ(answered->type, AnswerTo(static_cast<uint16_t>(type)));
     if (fds != nullptr) *fds = std::move(answered->fds);
     Result<Answer> answer = wire::Decode<Answer>(answered->payload);
     EXPECT_THAT(answer, IsOk());
+    // Who is not let in is told so, and is not served.
+    const bool refused = type == Type::kAttach && answer.ok() && !answer->status.ok();
+    EXPECT_EQ(served.ok(), !refused) << served.ToString();
     return answer.ok() ? *std::move(answer) : Answer();
   }
   Status Note(const JournalRecord& record) {
@@ -209,6 +212,9 @@ TEST_F(CustodyTest, ALargeJournalTravelsInPages) {
 
 TEST_F(CustodyTest, RefusesWhatItShould) {
   EXPECT_THAT(Ask<AttachReply>(Type::kAttach, Attach{kProtocol + 1, "GPU-1"}).status,
+              HasReason("KEEPER_PROTOCOL"));
+  // Whatever else it says there.
+  EXPECT_THAT(Ask<AttachReply>(Type::kAttach, ExtentDropped{ExtentId(kProtocol + 1)}).status,
               HasReason("KEEPER_PROTOCOL"));
   ASSERT_THAT(Ask<AttachReply>(Type::kAttach, Attach{kProtocol, "GPU-1"}).status, IsOk());
   EXPECT_THAT(Ask<AttachReply>(Type::kAttach, Attach{kProtocol, "GPU-2"}).status,

@@ -12,6 +12,13 @@ constexpr Bytes kSmall = MiB(1);
 
 Bytes NextCompaction(Bytes size) { return std::max(kSmall, size * 2); }
 
+std::vector<std::string> Encoded(const Ledger& ledger) {
+  std::vector<std::string> records;
+  records.reserve(ledger.size());
+  for (const JournalRecord& record : ledger.Snapshot()) records.push_back(EncodeRecord(record));
+  return records;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Journal>> Journal::Open(const std::string& path) {
@@ -23,7 +30,28 @@ Result<std::unique_ptr<Journal>> Journal::Open(const std::string& path) {
     TORPOR_ASSIGN_OR_RETURN(const std::vector<JournalRecord> records, DecodeRecords(bytes));
     journal->ledger_.Apply(records);
   }
-  TORPOR_RETURN_IF_ERROR(journal->Write(journal->ledger_));
+  Status rewritten = journal->Write(journal->ledger_);
+  if (rewritten.ok()) return journal;
+  if (contents.version < RecordFile::kVersion) {
+    // Programs that know its version do not know what is written now.
+    Status why(
+        rewritten.code(), rewritten.reason(),
+        "the journal " + path + " cannot become one of this version: " + rewritten.message());
+    for (const auto& [key, value] : rewritten.details()) why.Add(key, value);
+    return std::move(why)
+        .With("version", contents.version)
+        .With("needed_version", RecordFile::kVersion);
+  }
+  journal->not_rewritten_ = std::move(rewritten);
+  journal->compact_at_ = journal->file_->size() + kSmall;
+  return journal;
+}
+
+Result<std::unique_ptr<Journal>> Journal::Create(const std::string& path, const Ledger& ledger) {
+  std::unique_ptr<Journal> journal(new Journal());
+  TORPOR_ASSIGN_OR_RETURN(journal->file_, RecordFile::Create(path, Encoded(ledger)));
+  journal->ledger_ = ledger;
+  journal->compact_at_ = NextCompaction(journal->file_->size());
   return journal;
 }
 
@@ -45,10 +73,7 @@ Status Journal::Replace(const std::vector<JournalRecord>& records) {
 }
 
 Status Journal::Write(const Ledger& ledger) {
-  std::vector<std::string> records;
-  records.reserve(ledger.size());
-  for (const JournalRecord& record : ledger.Snapshot()) records.push_back(EncodeRecord(record));
-  TORPOR_RETURN_IF_ERROR(file_->Rewrite(records));
+  TORPOR_RETURN_IF_ERROR(file_->Rewrite(Encoded(ledger)));
   compact_at_ = NextCompaction(file_->size());
   return Status::Ok();
 }

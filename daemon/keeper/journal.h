@@ -18,8 +18,13 @@ namespace torpor {
 // thread-safe.
 class Journal {
  public:
-  // Errors as RecordFile::Open and DecodeRecord.
+  // Rewrites the file. Where that fails (there is no room) the old one goes on, unless it is of an
+  // older version. Errors as RecordFile::Open and DecodeRecord; and as RecordFile::Rewrite, with
+  // version and needed_version.
   static Result<std::unique_ptr<Journal>> Open(const std::string& path);
+  // One that says what `ledger` does, and is there as a whole or not at all; it replaces another
+  // one. Errors as RecordFile::Create.
+  static Result<std::unique_ptr<Journal>> Create(const std::string& path, const Ledger& ledger);
 
   // All of them or none, also for whoever opens the journal after a death in between. Errors as
   // RecordFile::Append: then nothing has changed.
@@ -31,6 +36,8 @@ class Journal {
   Bytes size() const { return file_->size(); }
   // Of a last record that was not written to its end, found by Open.
   Bytes torn() const { return torn_; }
+  // Why Open has not rewritten the file.
+  const Status& not_rewritten() const { return not_rewritten_; }
 
  private:
   Journal() = default;
@@ -40,6 +47,7 @@ class Journal {
   std::unique_ptr<RecordFile> file_;
   Ledger ledger_;
   Bytes torn_{};
+  Status not_rewritten_;
   Bytes compact_at_{};
 };
 

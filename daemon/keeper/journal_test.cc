@@ -1,15 +1,26 @@
 #include "daemon/keeper/journal.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lib/base/crc32c.h"
 #include "lib/base/status_matchers.h"
 #include "tests/harness/temp_dir.h"
 
@@ -349,6 +360,115 @@ TEST_F(JournalTest, StaysSmallHoweverMuchHappens) {
   const std::vector<std::string> last = Encoded(journal->ledger());
   journal.reset();
   EXPECT_EQ(Encoded(Open()->ledger()), last);
+}
+
+// In a process of its own: what is limited or mounted there is so for no other.
+void InAnotherProcess(const std::function<void()>& body) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    body();
+    std::fflush(nullptr);
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(JournalTest, GoesOnWithTheOldFileWhereThereIsNoRoomToRewriteIt) {
+  const std::string path = directory_.path() + "/journal";
+  ASSERT_THAT(Open()->Record(OneOfEach()), IsOk());
+  const std::vector<std::string> before = Encoded(Open()->ledger());
+  InAnotherProcess([&] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    rlimit limit{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+    const rlim_t all = limit.rlim_cur;
+    limit.rlim_cur = 20;
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+    const std::unique_ptr<Journal> journal = Open();
+    EXPECT_FALSE(journal->not_rewritten().ok());
+    EXPECT_EQ(Encoded(journal->ledger()), before);
+    EXPECT_FALSE(journal->Record({SessionClosed{WorkerId(7)}}).ok());
+    limit.rlim_cur = all;
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+    EXPECT_THAT(journal->Record({SessionOpened{WorkerId(8), "later", "secret"}}), IsOk());
+  });
+  const std::unique_ptr<Journal> journal = Open();
+  EXPECT_THAT(journal->not_rewritten(), IsOk());
+  EXPECT_EQ(journal->ledger().sessions().count(WorkerId(8)), 1u);
+}
+
+TEST_F(JournalTest, AnOlderFileIsLeftAloneWhereThereIsNoRoomForOneOfThisVersion) {
+  const std::string path = directory_.path() + "/journal";
+  ASSERT_THAT(Open()->Record(OneOfEach()), IsOk());
+  const auto read = [&] {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  std::string older = read();
+  older[8] = static_cast<char>(RecordFile::kVersion - 1);
+  const uint32_t crc = Crc32c(0, older.data(), 12);
+  for (size_t i = 0; i < 4; ++i) older[12 + i] = static_cast<char>(crc >> (8 * i));
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << older;
+  InAnotherProcess([&] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{20, RLIM_INFINITY};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+    const Status opened = Journal::Open(path).status();
+    EXPECT_FALSE(opened.ok());
+    EXPECT_EQ(opened.details().at("version"), std::to_string(RecordFile::kVersion - 1));
+    EXPECT_EQ(opened.details().at("needed_version"), std::to_string(RecordFile::kVersion));
+  });
+  EXPECT_EQ(read(), older);
+  EXPECT_THAT(Open()->not_rewritten(), IsOk());
+  EXPECT_EQ(read()[8], static_cast<char>(RecordFile::kVersion));
+}
+
+// False where this process may not.
+bool MountSmallTmpfs(const std::string& at) {
+  const uid_t uid = ::geteuid();
+  if (::unshare(CLONE_NEWNS) != 0) {
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+    std::ofstream("/proc/self/uid_map") << "0 " << uid << " 1";
+  }
+  return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("tmpfs", at.c_str(), "tmpfs", 0, "size=1m") == 0;
+}
+
+TEST_F(JournalTest, OpensOnATmpfsThatIsFull) {
+  InAnotherProcess([&] {
+    if (!MountSmallTmpfs(directory_.path())) {
+      std::puts("no file system may be mounted here");
+      return;
+    }
+    std::vector<std::string> before;
+    {
+      const std::unique_ptr<Journal> journal = Open();
+      ASSERT_THAT(journal->Record({SessionOpened{WorkerId(7), "engine", "secret"}}), IsOk());
+      for (uint64_t id = 1; id <= 5000; ++id) {
+        ASSERT_THAT(journal->Record({SegmentRecorded{SegmentId(id), WorkerId(7), "weights", MiB(2),
+                                                     MiB(4), JournalState::kDiscarded}}),
+                    IsOk());
+      }
+      before = Encoded(journal->ledger());
+    }
+    {
+      std::ofstream filler(directory_.path() + "/filler");
+      while (filler << 'x' << std::flush) continue;
+    }
+    {
+      const std::unique_ptr<Journal> journal = Open();
+      ASSERT_TRUE(journal != nullptr);
+      EXPECT_THAT(journal->not_rewritten(), HasReason("JOURNAL_FULL"));
+      EXPECT_EQ(Encoded(journal->ledger()), before);
+      EXPECT_FALSE(std::filesystem::exists(directory_.path() + "/journal.new"));
+    }
+    std::filesystem::remove(directory_.path() + "/filler");
+    EXPECT_THAT(Open()->not_rewritten(), IsOk());
+    EXPECT_EQ(Encoded(Open()->ledger()), before);
+  });
 }
 
 // Any records in any order, and a reopening now and then.

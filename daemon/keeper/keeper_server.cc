@@ -1,8 +1,11 @@
 #include "daemon/keeper/keeper_server.h"
 
+#include <linux/magic.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +16,8 @@
 #include <thread>
 #include <utility>
 
+#include "lib/base/process.h"
+#include "lib/base/runtime_dir.h"
 #include "lib/net/frame.h"
 #include "lib/net/unix_socket.h"
 
@@ -21,6 +26,8 @@ namespace {
 
 // A daemon that asks and does not take the answer keeps nobody else waiting for longer.
 constexpr Duration kSendTimeout = seconds(10);
+// Of connections that have asked nothing; the oldest one makes room.
+constexpr size_t kMostWaiting = 16;
 
 __attribute__((format(printf, 1, 2))) void Log(const char* format, ...) {
   std::fputs("torpor-keeper: ", stderr);
@@ -43,6 +50,12 @@ Result<std::unique_ptr<Journal>> OpenJournal(const std::string& path) {
   }
 }
 
+bool OutlivesTheMachine(const std::string& path) {
+  struct statfs about {};
+  if (::statfs(path.c_str(), &about) != 0) return false;
+  return about.f_type != TMPFS_MAGIC && about.f_type != RAMFS_MAGIC;
+}
+
 int TimeoutMs(const std::optional<TimePoint>& until) {
   if (!until.has_value()) return -1;
   const auto left =
@@ -59,11 +72,20 @@ std::string HowEnded(const std::optional<int>& status) {
 }  // namespace
 
 Result<std::unique_ptr<KeeperServer>> KeeperServer::Create(const Options& options) {
+  TORPOR_RETURN_IF_ERROR(MakeFoldersOf(options.journal));
+  TORPOR_RETURN_IF_ERROR(MakeFoldersOf(options.socket));
   // Whoever has the journal has the socket.
   TORPOR_ASSIGN_OR_RETURN(std::unique_ptr<Journal> journal, OpenJournal(options.journal));
   if (journal->torn() > Bytes(0)) {
     Log("the journal's last record was not written to its end: %s cut off",
         FormatBytes(journal->torn()).c_str());
+  }
+  if (!journal->not_rewritten().ok()) {
+    Log("the journal goes on as it is: %s", journal->not_rewritten().ToString().c_str());
+  }
+  if (OutlivesTheMachine(options.journal)) {
+    Log("the journal %s does not lie on a tmpfs: after a boot it says what is no longer true",
+        options.journal.c_str());
   }
   TORPOR_ASSIGN_OR_RETURN(UniqueFd listener, net::ListenUnix(options.socket, 0600));
   sigset_t taken;
@@ -93,16 +115,23 @@ int KeeperServer::Run() {
   }
   while (!exit_.has_value()) {
     // A negative descriptor is passed over.
-    pollfd polled[] = {{signals_.get(), POLLIN, 0},
-                       {connection_.get(), POLLIN, 0},
-                       {listener_.get(), POLLIN, 0},
-                       {supervisor_.pidfd(), POLLIN, 0}};
-    if (::poll(polled, std::size(polled), TimeoutMs(start_at_)) < 0 && errno != EINTR) return 1;
+    std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0},
+                                  {attached_.socket.get(), POLLIN, 0},
+                                  {listener_.get(), POLLIN, 0},
+                                  {supervisor_.pidfd(), POLLIN, 0}};
+    const size_t first = polled.size();
+    for (const Connection& one : waiting_) polled.push_back({one.socket.get(), POLLIN, 0});
+    if (::poll(polled.data(), polled.size(), TimeoutMs(start_at_)) < 0 && errno != EINTR) return 1;
     if (polled[0].revents != 0) OnSignal();
     // What the daemon said before its end is still there.
     if (polled[1].revents != 0) {
       OnQuestion();
       continue;
+    }
+    auto next = waiting_.begin();
+    for (size_t i = first; i < polled.size(); ++i) {
+      const auto from = next++;
+      if (polled[i].revents != 0) OnFirstQuestion(from);
     }
     if (polled[2].revents != 0) OnConnection();
     if (polled[3].revents != 0) OnDaemonEnd();
@@ -113,6 +142,7 @@ int KeeperServer::Run() {
 
 void KeeperServer::StartDaemon() {
   start_at_.reset();
+  daemon_attached_ = false;
   if (const Status started = supervisor_.Start(); !started.ok()) {
     Log("%s", started.ToString().c_str());
     start_at_ = Clock::Real().Now() + seconds(1);
@@ -124,6 +154,40 @@ void KeeperServer::StartDaemon() {
     Log("a keeper after this one will not know the daemon: %s", noted.ToString().c_str());
   }
   Log("daemon %d started", daemon.pid);
+}
+
+bool KeeperServer::TakeOverAttached() {
+  const Result<ProcessId> found = FindProcess(attached_.peer.pid);
+  if (!found.ok() || !supervisor_.TakeOver(*found)) return false;
+  // The number is that process' for as long as the connection is there.
+  char byte = 0;
+  if (::recv(attached_.socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) {
+    supervisor_.Forget();
+    return false;
+  }
+  start_at_.reset();
+  daemon_attached_ = true;
+  Log("the daemon %d, which this keeper has not started, is taken over", found->pid);
+  if (const Status noted = custody_.NoteDaemon({found->pid, found->started}); !noted.ok()) {
+    Log("a keeper after this one will not know the daemon: %s", noted.ToString().c_str());
+  }
+  if (stopping_) supervisor_.Signal(SIGTERM);
+  return true;
+}
+
+bool KeeperServer::IsDaemons(const net::PeerCredentials& peer) const {
+  return supervisor_.running() && Descends(peer.pid, supervisor_.daemon().pid);
+}
+
+Status KeeperServer::MayAttach(const net::PeerCredentials& peer) const {
+  if (IsDaemons(peer)) return Status::Ok();
+  const bool watched = supervisor_.running() && daemon_attached_;
+  // One that has come back is the daemon that is there.
+  const bool another = attached_.socket.valid() && attached_.peer.pid != peer.pid;
+  if (!watched && !another) return Status::Ok();
+  return FailedPrecondition("KEEPER_IN_USE", "another daemon has this keeper")
+      .With("daemon_pid", watched ? supervisor_.daemon().pid : attached_.peer.pid)
+      .With("pid", peer.pid);
 }
 
 void KeeperServer::OnSignal() {
@@ -151,18 +215,52 @@ void KeeperServer::OnConnection() {
   if (const Status set = net::SetSendTimeout(accepted->get(), kSendTimeout); !set.ok()) {
     return Log("%s", set.ToString().c_str());
   }
-  if (supervisor_.running() && peer->pid == supervisor_.daemon().pid) supervisor_.NoteAttached();
-  // The daemon has one; a newer one is of the daemon that follows.
-  connection_ = *std::move(accepted);
+  if (waiting_.size() >= kMostWaiting) {
+    Log("a connection of process %d that asks nothing is closed", waiting_.front().peer.pid);
+    waiting_.pop_front();
+  }
+  waiting_.push_back({*std::move(accepted), *peer});
+}
+
+void KeeperServer::OnFirstQuestion(std::list<Connection>::iterator from) {
+  Connection connection = std::move(*from);
+  waiting_.erase(from);
+  const int socket = connection.socket.get();
+  const pid_t pid = connection.peer.pid;
+  const Result<net::Frame> question = net::ReceiveFrame(socket);
+  if (question.status().reason() == "CONNECTION_CLOSED") return;
+  // Whatever it asks: a frame of this version tells it which one that is.
+  if (question.status().reason() == "WRONG_VERSION") {
+    (void)net::SendFrame(socket, AnswerTo(static_cast<uint16_t>(Type::kAttach)), 0, "");
+  }
+  if (!question.ok()) {
+    return Log("process %d is refused: %s", pid, question.status().ToString().c_str());
+  }
+  const Status admitted = custody_.Admit(socket, *question, MayAttach(connection.peer));
+  if (!admitted.ok()) return Log("process %d is refused: %s", pid, admitted.ToString().c_str());
+  const bool daemons = IsDaemons(connection.peer);
+  // The daemon may have had one before.
+  attached_ = std::move(connection);
+  if (daemons) {
+    daemon_attached_ = true;
+    supervisor_.NoteAttached();
+  } else if (supervisor_.running()) {
+    Log("the daemon %d has attached, which this keeper has not started", pid);
+  } else if (!TakeOverAttached()) {
+    start_at_.reset();  // for as long as it is connected
+    Log("the daemon %d has attached, and cannot be watched", pid);
+  }
 }
 
 void KeeperServer::OnQuestion() {
-  Result<net::Frame> question = net::ReceiveFrame(connection_.get());
+  const int socket = attached_.socket.get();
+  Result<net::Frame> question = net::ReceiveFrame(socket);
   const Status served =
-      question.ok() ? custody_.Serve(connection_.get(), *std::move(question)) : question.status();
+      question.ok() ? custody_.Serve(socket, *std::move(question)) : question.status();
   if (served.ok()) return;
   if (served.reason() != "CONNECTION_CLOSED") Log("%s", served.ToString().c_str());
-  connection_.Reset();
+  attached_.socket.Reset();
+  if (!supervisor_.running() && !start_at_.has_value()) start_at_ = Clock::Real().Now();
 }
 
 void KeeperServer::OnDaemonEnd() {
@@ -171,6 +269,7 @@ void KeeperServer::OnDaemonEnd() {
   const bool by_itself = end.status.has_value() && WIFEXITED(*end.status) &&
                          (WEXITSTATUS(*end.status) == 0 || WEXITSTATUS(*end.status) == 2);
   Log("daemon %d %s", pid, HowEnded(end.status).c_str());
+  if (attached_.socket.valid() && attached_.peer.pid != pid && TakeOverAttached()) return;
   // 2: its command line is wrong, which another start does not mend. That of a daemon which follows
   // another one may be put right, and until then everything stays here.
   const bool empty = custody_.descriptors() == 0 && custody_.ledger().sessions().empty();

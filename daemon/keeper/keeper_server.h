@@ -1,6 +1,7 @@
 #ifndef TORPOR_DAEMON_KEEPER_KEEPER_SERVER_H_
 #define TORPOR_DAEMON_KEEPER_KEEPER_SERVER_H_
 
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,11 +12,14 @@
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/base/unique_fd.h"
+#include "lib/net/frame.h"
+#include "lib/net/unix_socket.h"
 
 namespace torpor::keeper {
 
 // The keeper's one thread: serves the daemon, starts it, starts it again when it has died, and ends
-// with it when it has ended by itself or was told to.
+// with it when it has ended by itself or was told to. A daemon that it has not started may attach
+// as long as the one that it has started did not, and is then taken over.
 class KeeperServer {
  public:
   struct Options {
@@ -33,9 +37,21 @@ class KeeperServer {
   KeeperServer(const Options& options, std::unique_ptr<Journal> journal, UniqueFd listener,
                UniqueFd signals);
 
+  struct Connection {
+    UniqueFd socket;
+    net::PeerCredentials peer;
+  };
+
   void StartDaemon();
+  // Of the process that has attached; false if it cannot be watched.
+  bool TakeOverAttached();
+  // Whether it is the daemon that is watched, or what that has started.
+  bool IsDaemons(const net::PeerCredentials& peer) const;
+  Status MayAttach(const net::PeerCredentials& peer) const;
   void OnSignal();
   void OnConnection();
+  // Takes it out of `waiting_`.
+  void OnFirstQuestion(std::list<Connection>::iterator from);
   void OnQuestion();
   void OnDaemonEnd();
 
@@ -44,7 +60,9 @@ class KeeperServer {
   Supervisor supervisor_;
   const UniqueFd listener_;
   const UniqueFd signals_;
-  UniqueFd connection_;
+  std::list<Connection> waiting_;  // which have not asked anything yet
+  Connection attached_;
+  bool daemon_attached_ = false;  // the one that is watched, since it is
   std::optional<TimePoint> start_at_;
   bool stopping_ = false;
   std::optional<int> exit_;

@@ -95,14 +95,27 @@ Result<std::string> ReadAll(int fd, const std::string& path) {
   return bytes;
 }
 
+bool IsAt(const std::string& path, int fd) {
+  struct stat opened {};
+  struct stat there {};
+  return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &there) == 0 &&
+         opened.st_dev == there.st_dev && opened.st_ino == there.st_ino;
+}
+
 // The lock goes with the open file, and is the new file's from before it has its name.
 Result<UniqueFd> OpenLocked(const std::string& path, int flags) {
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | flags, 0600));
-  if (!fd.valid()) return ErrnoStatus(errno, "open the journal " + path);
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
-  if (errno != EWOULDBLOCK) return ErrnoStatus(errno, "lock the journal " + path);
-  return FailedPrecondition("JOURNAL_IN_USE", "another process has the journal " + path)
-      .With("path", path);
+  for (;;) {
+    UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | flags, 0600));
+    if (!fd.valid()) return ErrnoStatus(errno, "open the journal " + path);
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+      // Its owner may have replaced it between the two.
+      if (IsAt(path, fd.get())) return fd;
+      continue;
+    }
+    if (errno != EWOULDBLOCK) return ErrnoStatus(errno, "lock the journal " + path);
+    return FailedPrecondition("JOURNAL_IN_USE", "another process has the journal " + path)
+        .With("path", path);
+  }
 }
 
 // Where the last whole record ends; what follows is one that was not written to its end.
@@ -140,10 +153,11 @@ Result<RecordFile::Parsed> RecordFile::Parse(const std::string& path, std::strin
   if (Crc32c(0, bytes.data(), 12) != NumberAt(bytes, 12)) {
     return Damaged(path, 0, "its header has changed");
   }
-  if (const uint32_t version = NumberAt(bytes, sizeof kMagic); version > kVersion) {
+  parsed.version = NumberAt(bytes, sizeof kMagic);
+  if (parsed.version > kVersion) {
     return FailedPrecondition("JOURNAL_TOO_NEW", "a newer version has written the journal " + path)
         .With("path", path)
-        .With("version", version)
+        .With("version", parsed.version)
         .With("known_version", kVersion);
   }
   TORPOR_ASSIGN_OR_RETURN(parsed.end, ReadRecords(path, bytes, parsed.records));
@@ -156,6 +170,7 @@ Result<RecordFile::Contents> RecordFile::Open(const std::string& path) {
   TORPOR_ASSIGN_OR_RETURN(Parsed parsed, Parse(path, bytes));
   Contents contents;
   contents.records = std::move(parsed.records);
+  contents.version = parsed.version;
   contents.torn = Bytes(static_cast<int64_t>(bytes.size() - parsed.end));
   if (parsed.end == 0) {
     TORPOR_RETURN_IF_ERROR(WriteAll(fd.get(), Header(), 0, path));
@@ -166,6 +181,13 @@ Result<RecordFile::Contents> RecordFile::Open(const std::string& path) {
   }
   contents.file.reset(new RecordFile(path, std::move(fd), Bytes(static_cast<int64_t>(parsed.end))));
   return contents;
+}
+
+Result<std::unique_ptr<RecordFile>> RecordFile::Create(const std::string& path,
+                                                       const std::vector<std::string>& records) {
+  std::unique_ptr<RecordFile> file(new RecordFile(path, UniqueFd(), Bytes()));
+  TORPOR_RETURN_IF_ERROR(file->Rewrite(records));
+  return file;
 }
 
 Status RecordFile::Append(std::string_view record) {

@@ -30,13 +30,15 @@ class RecordFile {
   struct Contents {
     std::unique_ptr<RecordFile> file;
     std::vector<std::string> records;
-    Bytes torn{};  // of a last record that was cut off
+    Bytes torn{};                 // of a last record that was cut off
+    uint32_t version = kVersion;  // of the file that was there
   };
 
   // What the bytes of a file say. Errors as Open's, of what is in it.
   struct Parsed {
     std::vector<std::string> records;
     size_t end = 0;  // of the last whole one; what follows is torn. 0: so is the header
+    uint32_t version = kVersion;
   };
   static Result<Parsed> Parse(const std::string& path, std::string_view bytes);
 
@@ -45,6 +47,10 @@ class RecordFile {
   //   DATA_LOSS JOURNAL_DAMAGED: what is there was not written by this class, or has changed since:
   //     with offset; the file is left as it is
   static Result<Contents> Open(const std::string& path);
+  // A file with these records, which is there as a whole or not at all. It replaces another one.
+  // Errors as Rewrite's.
+  static Result<std::unique_ptr<RecordFile>> Create(const std::string& path,
+                                                    const std::vector<std::string>& records);
 
   RecordFile(const RecordFile&) = delete;
   RecordFile& operator=(const RecordFile&) = delete;

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -125,6 +126,26 @@ TEST_F(RecordFileTest, HasOneOwner) {
   EXPECT_THAT(RecordFile::Open(path_).status(), HasReason("JOURNAL_IN_USE"));
   contents.file.reset();
   EXPECT_EQ(Open().records, Records{"a"});
+}
+
+// Each replaces the file that another one may just be about to lock.
+TEST_F(RecordFileTest, NobodyHasAFileThatIsNoLongerThere) {
+  constexpr size_t kRounds = 300;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([this] {
+      for (size_t done = 0; done < kRounds;) {
+        Result<RecordFile::Contents> contents = RecordFile::Open(path_);
+        if (contents.status().reason() == "JOURNAL_IN_USE") continue;
+        ASSERT_THAT(contents, IsOk());
+        contents->records.push_back("one more");
+        ASSERT_THAT(contents->file->Rewrite(contents->records), IsOk());
+        ++done;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(Open().records.size(), threads.size() * kRounds);
 }
 
 TEST_F(RecordFileTest, RewritingReplacesAll) {

@@ -277,16 +277,15 @@ void RemoteKeeper::Lose(const Status& why) {
 
 void RemoteKeeper::BeginOwnJournal() {
   if (options_.own_journal.empty() || own_journal_ != nullptr) return;
-  ::unlink(options_.own_journal.c_str());
-  Result<std::unique_ptr<Journal>> journal = Journal::Open(options_.own_journal);
-  const Status begun = journal.ok() ? (*journal)->Replace(ledger_.Snapshot()) : journal.status();
-  if (begun.ok()) {
+  // Whoever finds it believes it: it has to be there as a whole.
+  Result<std::unique_ptr<Journal>> journal = Journal::Create(options_.own_journal, ledger_);
+  if (journal.ok()) {
     own_journal_ = *std::move(journal);
     owed_.clear();
     return;
   }
   ::unlink(options_.own_journal.c_str());
-  log::Error("no journal of the daemon's own meanwhile: {}", begun);
+  log::Error("no journal of the daemon's own meanwhile: {}", journal.status());
 }
 
 void RemoteKeeper::EndOwnJournal() {

@@ -5,12 +5,16 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,8 +22,13 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/keeper/channel.h"
 #include "daemon/keeper/journal.h"
+#include "daemon/keeper/protocol.h"
+#include "daemon/keeper/record_file.h"
 #include "lib/base/status_matchers.h"
+#include "lib/net/frame.h"
+#include "lib/net/unix_socket.h"
 #include "tests/harness/temp_dir.h"
 
 namespace torpor {
@@ -165,8 +174,8 @@ class RemoteKeeperTest : public ::testing::Test {
   }
 
   TempDir directory_;
-  const std::string socket_ = directory_.path() + "/keeper.sock";
-  const std::string journal_ = directory_.path() + "/journal";
+  const std::string socket_ = directory_.path() + "/made/by/it/keeper.sock";
+  const std::string journal_ = directory_.path() + "/also/journal";
   const std::string own_journal_ = directory_.path() + "/own";
   pid_t keeper_ = -1;
   std::unique_ptr<RemoteKeeper> daemon_;
@@ -410,6 +419,33 @@ TEST_F(RemoteKeeperTest, WhatIsDoneWithoutAKeeperTheNextDaemonKnows) {
   }
 }
 
+// A daemon that is killed while it begins its own journal leaves the whole of it, or none.
+TEST_F(RemoteKeeperTest, ItsOwnJournalIsThereAsAWhole) {
+  RemoteKeeper::Options options = Options();
+  options.own_journal = own_journal_;
+  ASSERT_NO_FATAL_FAILURE(Attach(options));
+  std::vector<JournalRecord> records = {SessionOpened{kWorker, "w", "s"}};
+  for (uint64_t id = 1; id <= 20000; ++id) records.push_back(Segment(id, JournalState::kDiscarded));
+  ASSERT_THAT(daemon_->Record(records), IsOk());
+  for (int round = 0; round < 3; ++round) {
+    std::string found;
+    std::thread reader([&] {
+      do {
+        std::ifstream file(own_journal_, std::ios::binary);
+        if (file.good()) found.assign(std::istreambuf_iterator<char>(file), {});
+      } while (found.empty());
+    });
+    KillKeeper();
+    reader.join();
+    const auto parsed = RecordFile::Parse(own_journal_, found);
+    ASSERT_THAT(parsed, IsOk());
+    EXPECT_TRUE(parsed->records == Encoded(daemon_->ledger()));
+    Await(false);
+    ASSERT_NO_FATAL_FAILURE(StartKeeper());
+    Await(true);
+  }
+}
+
 TEST_F(RemoteKeeperTest, RefusesAForeignKeeper) {
   ASSERT_NO_FATAL_FAILURE(Attach());
   daemon_.reset();
@@ -417,6 +453,67 @@ TEST_F(RemoteKeeperTest, RefusesAForeignKeeper) {
               HasReason("KEEPER_DEVICE"));
   EXPECT_THAT(RemoteKeeper::Attach(directory_.path() + "/none", "GPU-1", Options()).status(),
               HasReason("KEEPER_NOT_RUNNING"));
+}
+
+// Of another release; both learn of it.
+TEST_F(RemoteKeeperTest, FramesOfAnotherVersionAreToldAsSuch) {
+  ASSERT_NO_FATAL_FAILURE(Attach());
+  net::FrameHeader header;
+  header.version = net::kFrameVersion + 1;
+  const auto daemon = net::ConnectUnix(socket_);
+  ASSERT_THAT(daemon, IsOk());
+  ASSERT_EQ(::send(daemon->get(), &header, sizeof header, 0), static_cast<ssize_t>(sizeof header));
+  net::FrameHeader answer;
+  ASSERT_EQ(::recv(daemon->get(), &answer, sizeof answer, 0), static_cast<ssize_t>(sizeof answer));
+  EXPECT_EQ(answer.magic, net::kFrameMagic);
+  EXPECT_EQ(answer.version, net::kFrameVersion);
+  EXPECT_EQ(::recv(daemon->get(), &answer, sizeof answer, 0), 0);
+  EXPECT_TRUE(daemon_->is_protected());
+
+  const std::string path = directory_.path() + "/other.sock";
+  const auto listener = net::ListenUnix(path, 0600);
+  ASSERT_THAT(listener, IsOk());
+  std::thread other([&] {
+    const auto connection = net::AcceptUnix(listener->get());
+    ASSERT_THAT(connection, IsOk());
+    ASSERT_GT(::recv(connection->get(), &answer, sizeof answer, 0), 0);
+    ASSERT_EQ(::send(connection->get(), &header, sizeof header, 0),
+              static_cast<ssize_t>(sizeof header));
+  });
+  const Status refused = RemoteKeeper::Attach(path, "GPU-1", Options()).status();
+  other.join();
+  EXPECT_THAT(refused, HasReason("KEEPER_PROTOCOL"));
+  EXPECT_EQ(refused.Number("frame_version"), net::kFrameVersion);
+  EXPECT_EQ(refused.Number("keeper_frame_version"), net::kFrameVersion + 1);
+}
+
+TEST_F(RemoteKeeperTest, AProcessThatOnlyConnectsEndsNothing) {
+  ASSERT_NO_FATAL_FAILURE(Attach());
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 40; ++i) {
+    auto connection = net::ConnectUnix(socket_);
+    ASSERT_THAT(connection, IsOk());
+    silent.push_back(*std::move(connection));
+  }
+  const pid_t stray = ::fork();
+  ASSERT_GE(stray, 0);
+  if (stray == 0) {
+    const auto channel = keeper::Channel::Connect(socket_, seconds(60), -1);
+    const auto refused =
+        (*channel)->Ask<keeper::AttachReply>(keeper::Type::kAttach, keeper::Attach());
+    std::fprintf(stderr, "%s\n", refused.status().ToString().c_str());
+    ::_exit(refused.status().reason() == "KEEPER_IN_USE" ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(stray, &status, 0), stray);
+  EXPECT_EQ(status, 0);
+  EXPECT_THAT(daemon_->Record({SessionOpened{kWorker, "w", "s"}}), IsOk());
+  EXPECT_THAT(Hold(1), IsOk());
+  {
+    MutexLock lock(mutex_);
+    EXPECT_TRUE(told_.empty());
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectAllKept());
 }
 
 // The keeper dies while the daemon recovers.

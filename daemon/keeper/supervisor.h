@@ -22,8 +22,11 @@ class Supervisor {
  public:
   explicit Supervisor(std::vector<std::string> command) : command_(std::move(command)) {}
 
-  // The daemon that the keeper before has started, if it is still there. It has attached.
+  // A daemon that this one has not started, if it is still there and none is running. It has
+  // attached.
   bool TakeOver(const ProcessId& daemon);
+  // Does not watch any longer what was taken over.
+  void Forget() { pidfd_.Reset(); }
   // INTERNAL ERRNO_..., if there can be no process. What cannot be executed ends with 127.
   Status Start();
 

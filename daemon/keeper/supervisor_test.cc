@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <string>
 #include <utility>
 
 #include "lib/base/status_matchers.h"
@@ -82,6 +83,32 @@ TEST(ProcessIdTest, IsNobodyElses) {
   ASSERT_THAT(self, IsOk());
   EXPECT_GT(self->started, 0u);
   EXPECT_THAT(FindProcess(0x7ffffffe), HasReason("UNKNOWN_PROCESS"));
+}
+
+TEST(ProcessIdTest, DescendsFromWhoeverHasStartedIt) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  // Its own child tells its number, and both wait for the end of this test.
+  Supervisor supervisor(
+      {"/bin/sh", "-c", "sleep 1000 & echo $! >&" + std::to_string(ends[1]) + "; wait"});
+  ASSERT_THAT(supervisor.Start(), IsOk());
+  ::close(ends[1]);
+  std::string text(20, '\0');
+  ASSERT_GT(::read(ends[0], text.data(), text.size()), 0);
+  ::close(ends[0]);
+  const pid_t grandchild = std::stoi(text);
+  const pid_t child = supervisor.daemon().pid;
+  EXPECT_TRUE(Descends(child, child));
+  EXPECT_TRUE(Descends(grandchild, child));
+  EXPECT_TRUE(Descends(grandchild, ::getpid()));
+  EXPECT_FALSE(Descends(child, grandchild));
+  EXPECT_FALSE(Descends(::getpid(), child));
+  EXPECT_FALSE(Descends(0, child));
+  EXPECT_FALSE(Descends(0x7ffffffe, child));
+  ::kill(grandchild, SIGKILL);
+  supervisor.Signal(SIGKILL);
+  ASSERT_TRUE(Ended(supervisor));
+  supervisor.Collect();
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace {
 
 struct Stat {
   char state = 0;
+  pid_t parent = 0;
   uint64_t started = 0;  // 0: there is no such process
 };
 
@@ -27,8 +28,8 @@ Stat ReadStat(pid_t pid) {
   if (name_end == std::string::npos) return stat;
   std::istringstream fields(text.substr(name_end + 1));
   std::string field;
-  fields >> stat.state;
-  for (int i = 1; i < 19; ++i) fields >> field;
+  fields >> stat.state >> stat.parent;
+  for (int i = 2; i < 19; ++i) fields >> field;
   fields >> stat.started;
   return stat;
 }
@@ -56,6 +57,11 @@ bool HasEnded(const ProcessId& process) {
   if (stat.started != process.started) return true;
   // A first thread that has ended looks like the end of all.
   return (stat.state == 'Z' || stat.state == 'X') && CountThreads(process.pid) <= 1;
+}
+
+bool Descends(pid_t pid, pid_t ancestor) {
+  while (pid > 1 && pid != ancestor) pid = ReadStat(pid).parent;
+  return pid == ancestor;
 }
 
 uint64_t PidNamespace() {

@@ -23,6 +23,8 @@ struct ProcessId {
 Result<ProcessId> FindProcess(pid_t pid);
 // True if none of its threads runs any more. False where /proc does not tell.
 bool HasEnded(const ProcessId& process);
+// Whether `pid` is `ancestor`, or a process that it has started, and so on.
+bool Descends(pid_t pid, pid_t ancestor);
 // In which this process' numbers are meant; 0: unknown.
 uint64_t PidNamespace();
 

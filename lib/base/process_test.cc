@@ -21,6 +21,8 @@ TEST(Process, IsFoundUntilItHasEnded) {
   ASSERT_THAT(found, IsOk());
   EXPECT_EQ(found->pid, child);
   EXPECT_FALSE(HasEnded(*found));
+  EXPECT_TRUE(Descends(child, ::getpid()));
+  EXPECT_FALSE(Descends(::getpid(), child));
   ProcessId other = *found;
   ++other.started;
   EXPECT_TRUE(HasEnded(other)) << "the number is another process' by now";

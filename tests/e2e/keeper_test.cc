@@ -2,13 +2,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include "daemon/keeper/channel.h"
+#include "daemon/keeper/protocol.h"
 #include "lib/base/status_matchers.h"
 #include "lib/base/units.h"
 #include "tests/harness/daemon_process.h"
@@ -25,6 +32,10 @@ std::string Reason(const google::rpc::Status& status) {
 }
 
 bool Protected(const v1::UsageResponse& usage) { return usage.protection().code() == 0; }
+
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 bool AllBack(const v1::UsageResponse& usage) {
   for (const v1::WorkerUsage& worker : usage.workers()) {
@@ -65,6 +76,11 @@ class KeeperTest : public testing::Test {
     keeper_.KillDaemon();
     ASSERT_THAT(keeper_.Start(), IsOk());
     ASSERT_THAT(keeper_.AwaitUsage(AllBack), IsOk());
+  }
+  // Ends when the daemon has noticed.
+  void KillKeeper() {
+    keeper_.KillKeeper();
+    ASSERT_THAT(keeper_.AwaitUsage([](const auto& usage) { return !Protected(usage); }), IsOk());
   }
 
   TempDir dir_;
@@ -165,6 +181,46 @@ TEST_F(KeeperTest, AKeeperThatIsKilledIsFollowedByAnother) {
   EXPECT_THAT(worker->Ask("wake"), IsOk());
   EXPECT_THAT(worker->Ask("check " + *weights + " 1"), IsOk());
   EXPECT_EQ(keeper_.Usage()->device().resident_bytes(), MiB(12).value());
+}
+
+// As if its keeper had been killed between its start and the note of it.
+TEST_F(KeeperTest, ADaemonThatNobodyKnowsIsTakenOver) {
+  const auto worker = Connect("model");
+  ASSERT_TRUE(worker);
+  const auto weights = worker->Allocate("weights", "8MiB", 1);
+  ASSERT_TRUE(weights.ok());
+  const auto daemon = keeper_.daemon();
+  ASSERT_THAT(daemon, IsOk());
+  ASSERT_NO_FATAL_FAILURE(KillKeeper());
+  std::filesystem::remove(keeper_.journal());
+  ASSERT_THAT(keeper_.Start(), IsOk());
+  ASSERT_THAT(keeper_.AwaitUsage(&Protected), IsOk());
+  EXPECT_EQ(*keeper_.daemon(), *daemon);
+  // Now it is known: also to a keeper after this one, and it is followed by another one.
+  while (!Contains(keeper_.log(), "is taken over")) std::this_thread::yield();
+  EXPECT_TRUE(Contains(keeper_.log(), std::to_string(*daemon) + ", which this keeper has not"));
+  ASSERT_NO_FATAL_FAILURE(KillKeeper());
+  ASSERT_THAT(keeper_.Start(), IsOk());
+  ASSERT_THAT(keeper_.AwaitUsage(&Protected), IsOk());
+  EXPECT_TRUE(Contains(keeper_.log(), std::to_string(*daemon) + " lives on without its keeper"));
+  KillDaemon();
+  EXPECT_THAT(worker->Ask("check " + *weights + " 1"), IsOk());
+  EXPECT_THAT(worker->Ask("sleep 1"), IsOk());
+  EXPECT_THAT(keeper_.Stop(), IsOk());
+}
+
+TEST_F(KeeperTest, AnotherDaemonIsRefused) {
+  const auto daemon = keeper_.daemon();
+  ASSERT_THAT(daemon, IsOk());
+  const auto channel = keeper::Channel::Connect(keeper_.keeper_socket(), kPatience, -1);
+  ASSERT_THAT(channel, IsOk());
+  const Status refused =
+      (*channel)
+          ->Ask<keeper::AttachReply>(keeper::Type::kAttach, keeper::Attach{keeper::kProtocol, "x"})
+          .status();
+  EXPECT_THAT(refused, HasReason("KEEPER_IN_USE"));
+  EXPECT_EQ(refused.Number("daemon_pid"), *daemon);
+  EXPECT_FALSE(Contains(keeper_.log(), "the keeper is lost")) << keeper_.log();
 }
 
 TEST_F(KeeperTest, WhoHasEndedMeanwhileIsNotAwaited) {
@@ -337,6 +393,88 @@ TEST_F(NamedPoolTest, ReservationsOutliveBoth) {
     EXPECT_EQ(after->reservations(0).parts_size(), 1);
     EXPECT_EQ(after->device().promised_bytes(), before->device().promised_bytes());
     EXPECT_EQ(after->device().available_bytes(), before->device().available_bytes());
+  }
+}
+
+// A hand-over that lasts, since a call is under way: of a sleep whose worker is stopped.
+class HandOverTest : public KeeperTest {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(KeeperTest::SetUp());
+    worker_ = Connect("model");
+    ASSERT_TRUE(worker_);
+    const auto weights = worker_->Allocate("weights", "8MiB", 1);
+    ASSERT_THAT(weights, IsOk());
+    weights_ = *weights;
+    const auto daemon = keeper_.daemon();
+    ASSERT_THAT(daemon, IsOk());
+    before_ = *daemon;
+    worker_->process().Signal(SIGSTOP);
+    call_ = std::async(std::launch::async, [this] {
+      v1::SleepRequest request;
+      request.mutable_selector()->add_workers("model");
+      request.set_level(1);
+      grpc::ClientContext context;
+      v1::SleepResponse response;
+      return keeper_.NewStub()->Sleep(&context, request, &response);
+    });
+    ASSERT_THAT(keeper_.AwaitUsage([](const v1::UsageResponse& usage) {
+      return usage.workers_size() == 1 && !usage.workers(0).operation_id().empty();
+    }),
+                IsOk());
+    keeper_.SignalDaemon(SIGHUP);
+    AwaitLog("HUP: stopping, 1 calls under way");
+  }
+  void AwaitLog(const std::string& text) const {
+    while (!Contains(keeper_.log(), text)) std::this_thread::yield();
+  }
+  void ExpectAllIsThere() {
+    ASSERT_THAT(keeper_.AwaitDaemon(before_), IsOk());
+    EXPECT_THAT(worker_->Ask("wake"), IsOk());
+    EXPECT_THAT(worker_->Ask("check " + weights_ + " 1"), IsOk());
+  }
+
+  std::unique_ptr<WorkerProcess> worker_;
+  std::string weights_;
+  pid_t before_ = 0;
+  std::future<grpc::Status> call_;
+};
+
+TEST_F(HandOverTest, ASignalThatComesTwiceDoesNotEndIt) {
+  for (int i = 0; i < 10; ++i) keeper_.SignalDaemon(SIGHUP);
+  worker_->process().Signal(SIGCONT);
+  const grpc::Status slept = call_.get();
+  EXPECT_TRUE(slept.ok()) << slept.error_message();
+  ASSERT_NO_FATAL_FAILURE(ExpectAllIsThere());
+  EXPECT_TRUE(Contains(keeper_.log(), "has ended with status 75")) << keeper_.log();
+}
+
+TEST_F(HandOverTest, WaitsForAKeeperThatHasGoneMeanwhile) {
+  keeper_.KillKeeper();
+  AwaitLog("the keeper is lost");
+  worker_->process().Signal(SIGCONT);
+  const grpc::Status slept = call_.get();
+  EXPECT_TRUE(slept.ok()) << slept.error_message();
+  AwaitLog("the hand-over waits for a keeper: UNAVAILABLE KEEPER_GONE");
+  EXPECT_EQ(*keeper_.daemon(), before_);
+  // Nor does anything stand still.
+  EXPECT_THAT(worker_->Ask("wake"), IsOk());
+  EXPECT_THAT(worker_->Ask("check " + weights_ + " 1"), IsOk());
+  ASSERT_THAT(keeper_.Start(), IsOk());
+  ASSERT_NO_FATAL_FAILURE(ExpectAllIsThere());
+}
+
+// What it says must not be believed after a boot.
+TEST(KeeperJournalTest, OneThatOutlivesTheMachineIsToldInTheLog) {
+  for (const std::string parent : {"/tmp", "/dev/shm"}) {
+    const TempDir dir(parent);
+    struct statfs about {};
+    ASSERT_EQ(::statfs(dir.path().c_str(), &about), 0);
+    KeeperProcess keeper(dir.path(), {"--host_device_memory=16MiB", "--host_pool=16MiB"});
+    ASSERT_THAT(keeper.Start(), IsOk());
+    EXPECT_EQ(Contains(keeper.log(), "does not lie on a tmpfs"), about.f_type != TMPFS_MAGIC)
+        << keeper.log();
+    EXPECT_THAT(keeper.Stop(), IsOk());
   }
 }
 

@@ -11,6 +11,7 @@
 #include "lib/base/status_matchers.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/daemon_process.h"
+#include "tests/harness/keeper_process.h"
 #include "tests/harness/temp_dir.h"
 #include "tests/harness/worker_process.h"
 
@@ -258,6 +259,66 @@ TEST_F(TorporctlTest, ErrorsNameTheReason) {
   EXPECT_THAT(sleep.errors, testing::StartsWith("torporctl: INVALID_ARGUMENT EMPTY_SELECTOR: "));
   EXPECT_THAT(Ctl({"sleep", "--all", "--level=3"}).errors, HasSubstr("BAD_LEVEL"));
   EXPECT_THAT(Ctl({"wake", "--tag=weights"}).errors, HasSubstr("NOTHING_SELECTED"));
+}
+
+TEST_F(TorporctlTest, AnUpgradeNeedsAKeeper) {
+  const Finished refused = Ctl({"upgrade"});
+  EXPECT_EQ(refused.exit_status, 1);
+  EXPECT_THAT(refused.errors, testing::StartsWith("torporctl: FAILED_PRECONDITION NO_KEEPER: "));
+  EXPECT_THAT(refused.output, IsEmpty());
+  EXPECT_THAT(Ctl({"upgrade", "--json"}).errors, HasSubstr("\"reason\": \"NO_KEEPER\""));
+  EXPECT_EQ(Ctl({"upgrade", "--all-devices"}).exit_status, 2);
+  EXPECT_EQ(Ctl({"usage"}).exit_status, 0);
+}
+
+TEST(TorporctlUpgradeTest, AnotherDaemonServesAndWorkersKeepTheirMemory) {
+  const TempDir dir;
+  KeeperProcess keeper(dir.path(),
+                       {"--host_device_memory=64MiB", "--host_pool=64MiB", "--safety_reserve=0",
+                        "--pool_memory=memfd", "--reconnect_grace=60s"});
+  ASSERT_THAT(keeper.Start(), IsOk());
+  const auto worker = WorkerProcess::Connect(keeper.worker_socket(), "model");
+  ASSERT_THAT(worker, IsOk());
+  const auto weights = (*worker)->Allocate("weights", "8MiB", 1);
+  const auto awake = (*worker)->Allocate("kept", "4MiB", 2);
+  ASSERT_TRUE(weights.ok() && awake.ok());
+  ASSERT_THAT((*worker)->Ask("sleep 1 weights"), IsOk());
+  const auto upgrade = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {std::filesystem::absolute("client/ctl/torporctl"), "upgrade"});
+    const auto finished = RunProgram(flags, {{"TORPOR_RUNTIME_DIR", dir.path()}});
+    EXPECT_THAT(finished, IsOk());
+    return finished.ok() ? *finished : Finished();
+  };
+  const auto first = keeper.daemon();
+  const Finished told = upgrade({});
+  EXPECT_EQ(told.exit_status, 0) << told.errors << keeper.log();
+  EXPECT_THAT(told.output,
+              testing::MatchesRegex("From [0-9.]+ to [0-9.]+ in [0-9]+ ms, 1 workers back.\n"));
+  const auto second = keeper.daemon();
+  const Finished json = upgrade({"--json"});
+  EXPECT_EQ(json.exit_status, 0) << json.errors << keeper.log();
+  EXPECT_THAT(json.output, HasSubstr("\"start_time\": "));
+  const auto third = keeper.daemon();
+  ASSERT_TRUE(first.ok() && second.ok() && third.ok());
+  EXPECT_NE(*first, *second);
+  EXPECT_NE(*second, *third);
+  // Everyone is back.
+  const auto usage = keeper.Usage();
+  ASSERT_THAT(usage, IsOk());
+  ASSERT_EQ(usage->workers_size(), 1);
+  EXPECT_FALSE(usage->workers(0).awaited());
+  EXPECT_THAT((*worker)->Ask("check " + *awake + " 2"), IsOk());
+  EXPECT_THAT((*worker)->Ask("wake"), IsOk());
+  EXPECT_THAT((*worker)->Ask("check " + *weights + " 1"), IsOk());
+
+  // While there is no keeper.
+  keeper.KillKeeper();
+  ASSERT_THAT(keeper.AwaitUsage([](const auto& now) { return now.protection().code() != 0; }),
+              IsOk());
+  const Finished refused = upgrade({});
+  EXPECT_EQ(refused.exit_status, 1);
+  EXPECT_THAT(refused.errors, testing::StartsWith("torporctl: UNAVAILABLE KEEPER_GONE: "));
+  EXPECT_THAT((*worker)->Ask("check " + *weights + " 1"), IsOk());
 }
 
 TEST_F(TorporctlTest, BadCommandLines) {
