@@ -3,7 +3,9 @@
 torpor-keeper starts torpord; torpord is killed with SIGKILL while one process generates and
 another's model sleeps. The first goes on with equal logits, and sleeps and wakes after it; the
 second wakes with every byte. Measures the time from the kill until the next daemon answers Usage,
-until it has all sessions back, and until it has allocated. Ends with 0 if every check held.
+until it has all sessions back, and until it has allocated. Then the keeper is killed, and another
+one takes over. Where a tmpfs can be mounted for the host pool, both are killed at once, too: while
+both models sleep, and while one is awake. Ends with 0 if every check held.
 
     restart_torch.py --bundle DIR [--out DIR] [--kills N] [--pool SIZE] [--small]
 
@@ -19,6 +21,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -136,6 +139,97 @@ class Run:
     def daemon_pid(self):
         return int(re.findall(r"torpor-keeper: daemon (\d+) started", self.daemon.log_text())[-1])
 
+    def protected(self):
+        return not self.daemon.ctl("usage").get("protection", {}).get("code")
+
+    def await_back(self, start, before):
+        """Seconds until a daemon serves that was started after `before`, and until all are back."""
+        serving = back = usage = None
+        while time.monotonic() - start < 60 and back is None:
+            try:
+                usage = self.daemon.ctl("usage")
+            except CommandFailed:
+                time.sleep(0.005)
+                continue
+            if usage.get("start_time") == before.get("start_time"):
+                continue
+            serving = serving or time.monotonic() - start
+            if all(
+                not worker.get("awaited") and not worker.get("operation_id")
+                for worker in usage["workers"]
+            ):
+                back = time.monotonic() - start
+        return serving, back, usage
+
+    def kill_keeper(self):
+        figures = self.figures
+        pid = self.daemon_pid()
+        self.daemon.process.kill()
+        self.daemon.process.wait()
+        deadline = time.monotonic() + 10
+        while self.protected() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        figures.check("without its keeper the daemon says so", not self.protected())
+        woken = self.sleeper.ask("wake")
+        figures.check("it goes on without: a wake", woken[:1] == ["ok"], woken)
+        slept = self.sleeper.ask("sleep")
+        figures.check("and a sleep", slept[:1] == ["ok"], slept)
+        start = time.monotonic()
+        self.daemon.start()
+        while not self.protected() and time.monotonic() - start < 20:
+            time.sleep(0.01)
+        figures.check("the next keeper takes it over", self.protected())
+        figures.row("next keeper started: until it has everything", seconds=time.monotonic() - start)
+        os.kill(pid, 0)
+
+    def kill_both(self, what):
+        figures = self.figures
+        self.await_pool()
+        before = self.daemon.ctl("usage")
+        pid = self.daemon_pid()
+        start = time.monotonic()
+        os.kill(pid, signal.SIGSTOP)  # so that neither sees the other's end
+        self.daemon.process.kill()
+        os.kill(pid, signal.SIGKILL)
+        self.daemon.process.wait()
+        self.daemon.start()
+        serving, back, usage = self.await_back(start, before)
+        figures.check(f"both killed, {what}: the next daemon has everyone back", back is not None)
+        figures.row(f"both killed, {what}: until it serves", seconds=serving)
+        figures.row(f"both killed, {what}: until all sessions are back", seconds=back)
+        figures.check(
+            f"both killed, {what}: the pool has what it had",
+            number(usage["host_pool"], "used_bytes") == number(before["host_pool"], "used_bytes"),
+        )
+        return usage
+
+    def run_both(self):
+        figures, ask = self.figures, self.sleeper.ask
+        slept = ask("sleep")
+        figures.check("the other one sleeps", slept[:1] == ["ok"], slept)
+        self.session.sleep(1)
+        self.kill_both("both asleep")
+        woken = ask("wake")
+        figures.check("the other one wakes with every byte", woken[:1] == ["ok"], woken)
+        if len(woken) == 3:
+            figures.row("wake of the other", size=int(woken[1]), seconds=float(woken[2]),
+                        note="right after it, while the pool is being registered")
+        start = time.monotonic()
+        result = self.session.wake_up()
+        figures.row("wake of the model", size=result.device_bytes, seconds=time.monotonic() - start)
+        figures.check("the same tokens and logits", self.same(self.generation()))
+        slept = ask("sleep")
+        figures.check("and the other one sleeps again", slept[:1] == ["ok"], slept)
+        usage = self.kill_both("one awake")
+        figures.check("nothing is resident for the daemon",
+                      number(usage["device"], "resident_bytes") == 0)
+        lost = re.findall(r"lost: (.*)", self.daemon.log_text())
+        figures.check("what was awake is told as lost, by name",
+                      any(line.startswith("awake, tag weights: ") for line in lost), lost[:2])
+        figures.check("it generates on: the same tokens and logits", self.same(self.generation()))
+        woken = ask("wake")
+        figures.check("and the other one wakes with every byte", woken[:1] == ["ok"], woken)
+
     def await_pool(self):
         """Until the pool is pinned as far as it will be."""
         deadline = time.monotonic() + 60
@@ -153,21 +247,7 @@ class Run:
         pid = self.daemon_pid()
         start = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        serving = back = None
-        while time.monotonic() - start < 60 and back is None:
-            try:
-                usage = self.daemon.ctl("usage")
-            except CommandFailed:
-                time.sleep(0.005)
-                continue
-            if usage.get("start_time") == before.get("start_time"):
-                continue
-            serving = serving or time.monotonic() - start
-            if all(
-                not worker.get("awaited") and not worker.get("operation_id")
-                for worker in usage["workers"]
-            ):
-                back = time.monotonic() - start
+        serving, back, usage = self.await_back(start, before)
         figures.check(f"kill {turn}: the next daemon has everyone back", back is not None)
         if back is None:
             print(self.daemon.log_tail(), flush=True)
@@ -229,6 +309,16 @@ class Run:
         figures.check("after that: the same tokens and logits", self.same(self.generation()))
 
 
+def mount_pool():
+    """A tmpfs with huge pages; None where nothing can be mounted."""
+    folder = tempfile.mkdtemp(prefix="torpor-pool-", dir="/tmp")
+    command = ["mount", "-t", "tmpfs", "-o", "size=100%,huge=always,mode=0700", "torpor", folder]
+    if subprocess.run(command, check=False).returncode == 0:
+        return folder
+    os.rmdir(folder)
+    return None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--bundle")
@@ -239,17 +329,19 @@ def main():
     parser.add_argument("--runtime_dir", help=argparse.SUPPRESS)
     parser.add_argument("--parts", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    faulthandler.dump_traceback_later(240, exit=True)
+    faulthandler.dump_traceback_later(400, exit=True)
     if options.runtime_dir:
         return sleeper(options)
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     figures = Figures("A daemon that is killed under PyTorch")
+    run = None
+    pool_dir = mount_pool()
     daemon = Daemon(
         Programs(bundle=options.bundle), "--driver=cuda", f"--host_pool={options.pool}",
-        "--worker_deadline=20s", log=out / "restart-torpord.log", keeper=True,
+        "--worker_deadline=20s", *([f"--pool_dir={pool_dir}"] if pool_dir else []),
+        log=out / "restart-torpord.log", keeper=True,
     )
-    run = None
     try:
         figures.fact("device", torch.cuda.get_device_name(0))
         run = Run(options, daemon, figures)
@@ -258,12 +350,24 @@ def main():
         figures.check("it is protected", not usage.get("protection", {}).get("code"),
                       usage.get("protection"))
         run.run(options.kills)
+        run.kill_keeper()
+        if pool_dir:
+            run.run_both()
+        else:
+            figures.fact("both killed", "not run: no tmpfs can be mounted")
     finally:
         if run is not None:
             run.stop.set()
             run.sleeper.process.kill()
         figures.write(out, "restart")
         status = daemon.close()
+        if pool_dir:
+            left = os.listdir(pool_dir)
+            subprocess.run(["umount", pool_dir], check=False)
+            os.rmdir(pool_dir)
+    if pool_dir:
+        figures.check("the pool's file is gone with the daemon", not left, left)
+        figures.write(out, "restart")
     print(f"torpor-keeper ended with {status}")
     failed = figures.failed()
     print(f"{len(figures.checks) - len(failed)} checks held, {len(failed)} failed")

@@ -47,21 +47,23 @@ class Daemon:
                 programs.keeper, f"--socket={self.runtime_dir}/keeper.sock",
                 f"--journal={self.runtime_dir}/journal", "--",
             ]
-        self.process = subprocess.Popen(
-            [
-                *_END_WITH_PARENT, *by, programs.torpord,
-                f"--runtime_dir={self.runtime_dir}", *flags,
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-        )
+        self._command = [*by, programs.torpord, f"--runtime_dir={self.runtime_dir}", *flags]
+        self.start()
         try:
             sockets = self._wait_for_sockets(start_timeout)
         except BaseException:
             self.close()
             raise
         self.control_socket, self.worker_socket = sockets
+
+    def start(self):
+        """Another process, after the one before was killed."""
+        self.process = subprocess.Popen(
+            [*_END_WITH_PARENT, *self._command],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
 
     def _wait_for_sockets(self, timeout):
         deadline = time.monotonic() + timeout
