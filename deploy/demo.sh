@@ -298,7 +298,7 @@ operate 'sleep, level 1' sleep --worker=demo --level=1
 say
 start other
 say
-killed=$(sed -nE 's/^torpor-keeper: daemon ([0-9]+) started$/\1/p' "$scratch/torpord" | tail -n 1)
+killed=$(sed -nE 's/^.* torpor-keeper: daemon ([0-9]+) started$/\1/p' "$scratch/torpord" | tail -n 1)
 say "\$ kill -KILL $killed   # torpord: demo sleeps, other works"
 served=$(grep -c '^torpord .* serves ' "$scratch/torpord")
 kill -KILL "$killed"

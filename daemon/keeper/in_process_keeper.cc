@@ -41,7 +41,7 @@ Status InProcessKeeper::Record(const std::vector<JournalRecord>& records) {
   MutexLock lock(mutex_);
   ledger_.Apply(records);
   for (auto it = extents_.begin(); it != extents_.end();) {
-    if (ledger_.extents().count(it->first) > 0) {
+    if (ledger_.extents().count(it->first) > 0 && ledger_.lost().count(it->first) == 0) {
       ++it;
       continue;
     }

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
+#include <ctime>
 #include <thread>
 #include <utility>
 
@@ -29,13 +30,20 @@ constexpr Duration kSendTimeout = seconds(10);
 // Of connections that have asked nothing; the oldest one makes room.
 constexpr size_t kMostWaiting = 16;
 
+// A line that begins as the daemon's do.
 __attribute__((format(printf, 1, 2))) void Log(const char* format, ...) {
-  std::fputs("torpor-keeper: ", stderr);
+  char text[1024];
   std::va_list arguments;
   va_start(arguments, format);
-  std::vfprintf(stderr, format, arguments);
+  std::vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  std::fputc('\n', stderr);
+  std::timespec now{};
+  std::timespec_get(&now, TIME_UTC);
+  std::tm utc{};
+  ::gmtime_r(&now.tv_sec, &utc);
+  char second[32];
+  std::strftime(second, sizeof second, "%FT%T", &utc);
+  std::fprintf(stderr, "%s.%03ld+00:00 torpor-keeper: %s\n", second, now.tv_nsec / 1'000'000, text);
 }
 
 // A keeper that was killed while it started its daemon has left the lock to a process that is about
