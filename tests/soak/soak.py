@@ -5,9 +5,9 @@
 
 On the host driver. Workers come, go, get killed, allocate, free, sleep, wake and work, each with a
 model that says what every byte has to be. The daemon is killed, stopped for a moment, upgraded;
-the keeper is killed and followed by another; never both at once. Every minute or two the faults
-rest: then the daemon has just the workers and the memory that there are. Ends with 1 at the first
-thing that must not be, and says what the worker concerned had done.
+the keeper is killed and followed by another; both are killed at once, while all that can sleeps.
+Every minute or two the faults rest: then the daemon has just the workers and the memory that there
+are. Ends with 1 at the first thing that must not be, and says what the worker concerned had done.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from workers import FULL, LATE, TAGS, Counts, Slot
 
 SIZE = "512MiB"  # of the device, and of the pool
 FLAGS = [
-    f"--host_device_memory={SIZE}", f"--host_pool={SIZE}", "--pool_memory=memfd",
-    f"--reconnect_grace={GRACE_S}s",
+    f"--host_device_memory={SIZE}", f"--host_pool={SIZE}", f"--reconnect_grace={GRACE_S}s",
 ]
 BETWEEN_RESTS_S = 90
 # Of torporctl: gRPC's own codes come of a daemon that is away, or stopping.
@@ -55,7 +54,9 @@ class Soak:
         self.rng = random.Random(options.seed)
         self.counts = Counts()
         self.stop = threading.Event()
-        self.service = Service(directory, options.programs, FLAGS)
+        pool = directory / "pool"
+        pool.mkdir()
+        self.service = Service(directory, options.programs, [*FLAGS, f"--pool_dir={pool}"])
         self.slots = [
             Slot(self.service, i, options.seed, self.counts, self.stop)
             for i in range(options.workers)
@@ -175,10 +176,41 @@ class Soak:
         self.service.keeper.send_signal(signal.SIGCONT)
         self.await_protection()
 
+    def kill_both(self) -> None:
+        """While all sleep but those for which there is no room: these end, their memory is lost."""
+        with self.resting():
+            policies = [f"--policy={tag}=offload" for tag in TAGS]
+            answer = self.service.ctl("sleep", "--all", *policies, timeout_s=30)
+            usage = self.service.await_usage(
+                lambda usage: not any(w.get("operation_id") for w in usage.get("workers", [])),
+                f"all sleep, or cannot: {answer}",
+            )
+            awake = {
+                worker["name"] for worker in usage.get("workers", [])
+                if any(int(tag.get("resident_bytes", 0)) for tag in worker.get("tags", []))
+            }
+            start = time.monotonic()
+            self.service.signal_daemon(signal.SIGSTOP)
+            self.service.kill_keeper()
+            self.service.kill_daemon()
+            self.service.start_keeper()
+            self.await_sessions(start, "both killed")
+            for slot in self.slots:
+                worker = slot.worker
+                if worker is None:
+                    continue
+                if worker.name in awake:
+                    self.counts.add("workers: awake when both were killed")
+                    worker.kill()
+                    slot.worker = None
+                else:
+                    self.counts.add("workers: asleep when both were killed")
+
     def fault(self) -> None:
         kinds: dict[Callable[[], None], int] = {
             self.kill_daemon: 10, self.kill_again: 3, self.stop_daemon: 2,
             self.kill_stopped_daemon: 2, self.upgrade: 2, self.kill_keeper: 2, self.stop_keeper: 1,
+            self.kill_both: 2,
         }
         kind = self.rng.choices(list(kinds), list(kinds.values()))[0]
         name = kind.__name__.replace("_", " ")
