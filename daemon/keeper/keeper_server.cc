@@ -191,7 +191,8 @@ Status KeeperServer::MayAttach(const net::PeerCredentials& peer) const {
   if (IsDaemons(peer)) return Status::Ok();
   const bool watched = supervisor_.running() && daemon_attached_;
   // One that has come back is the daemon that is there.
-  const bool another = attached_.socket.valid() && attached_.peer.pid != peer.pid;
+  const bool another =
+      attached_.socket.valid() && (attached_.peer.pid != peer.pid || peer.pid == 0);
   if (!watched && !another) return Status::Ok();
   return FailedPrecondition("KEEPER_IN_USE", "another daemon has this keeper")
       .With("daemon_pid", watched ? supervisor_.daemon().pid : attached_.peer.pid)
@@ -256,7 +257,7 @@ void KeeperServer::OnFirstQuestion(std::list<Connection>::iterator from) {
     Log("the daemon %d has attached, which this keeper has not started", pid);
   } else if (!TakeOverAttached()) {
     start_at_.reset();  // for as long as it is connected
-    Log("the daemon %d has attached, and cannot be watched", pid);
+    Log("the daemon that is attached cannot be watched");
   }
 }
 
@@ -277,7 +278,10 @@ void KeeperServer::OnDaemonEnd() {
   const bool by_itself = end.status.has_value() && WIFEXITED(*end.status) &&
                          (WEXITSTATUS(*end.status) == 0 || WEXITSTATUS(*end.status) == 2);
   Log("daemon %d %s", pid, HowEnded(end.status).c_str());
-  if (attached_.socket.valid() && attached_.peer.pid != pid && TakeOverAttached()) return;
+  if (attached_.socket.valid() && attached_.peer.pid != pid) {
+    if (TakeOverAttached()) return;
+    if (!stopping_) return Log("the daemon that is attached cannot be watched");
+  }
   // 2: its command line is wrong, which another start does not mend. That of a daemon which follows
   // another one may be put right, and until then everything stays here.
   const bool empty = custody_.descriptors() == 0 && custody_.ledger().sessions().empty();

@@ -19,7 +19,9 @@ namespace torpor::keeper {
 
 // The keeper's one thread: serves the daemon, starts it, starts it again when it has died, and ends
 // with it when it has ended by itself or was told to. A daemon that it has not started may attach
-// as long as the one that it has started did not, and is then taken over.
+// as long as the one that it has started did not, and is then taken over; if it cannot be watched
+// (its number is of a pid namespace that is not seen from here) it counts as there for as long as
+// it is connected.
 class KeeperServer {
  public:
   struct Options {

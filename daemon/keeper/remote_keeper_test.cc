@@ -2,8 +2,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -514,6 +517,64 @@ TEST_F(RemoteKeeperTest, AProcessThatOnlyConnectsEndsNothing) {
     EXPECT_TRUE(told_.empty());
   }
   ASSERT_NO_FATAL_FAILURE(ExpectAllKept());
+}
+
+// The keeper sees no number of such a daemon.
+TEST_F(RemoteKeeperTest, ADaemonOutsideTheKeepersPidNamespaceIsServed) {
+  KillKeeper();
+  const std::string log = directory_.path() + "/log";
+  const std::string program = std::filesystem::absolute("daemon/keeper/torpor-keeper");
+  const pid_t outside = ::fork();
+  ASSERT_GE(outside, 0);
+  if (outside == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const bool alone = ::unshare(CLONE_NEWPID | CLONE_NEWNS) == 0 ||
+                       ::unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS) == 0;
+    const pid_t inside = alone ? ::fork() : -1;
+    if (inside > 0) {
+      int status = 0;
+      ::waitpid(inside, &status, 0);
+      ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+    }
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (inside < 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("proc", "/proc", "proc", 0, nullptr) != 0 ||
+        std::freopen(log.c_str(), "w", stderr) == nullptr) {
+      ::_exit(3);
+    }
+    // Of what this one has started nothing attaches, or lives.
+    ::execl(program.c_str(), program.c_str(), ("--socket=" + socket_).c_str(),
+            ("--journal=" + journal_ + "2").c_str(), "--", "/bin/false", nullptr);
+    ::_exit(127);
+  }
+  keeper_ = outside;
+  for (;;) {
+    if (::access(log.c_str(), F_OK) == 0) break;
+    int status = 0;
+    if (::waitpid(keeper_, &status, WNOHANG) == keeper_) {
+      keeper_ = -1;
+      ASSERT_EQ(WEXITSTATUS(status), 3);
+      GTEST_SKIP() << "no namespace may be made here";
+    }
+  }
+  const auto count = [&](const std::string& text) {
+    std::ifstream file(log);
+    const std::string all(std::istreambuf_iterator<char>(file), {});
+    size_t found = 0;
+    for (size_t at = all.find(text); at != std::string::npos; at = all.find(text, at + 1)) ++found;
+    return found;
+  };
+  ASSERT_NO_FATAL_FAILURE(Attach());
+  while (count("cannot be watched") == 0) std::this_thread::yield();
+  const size_t starts = count(" started\n");
+  EXPECT_THAT(daemon_->Record({SessionOpened{kWorker, "w", "s"}}), IsOk());
+  EXPECT_THAT(Hold(1), IsOk());
+  EXPECT_THAT(RemoteKeeper::Attach(socket_, "GPU-1", Options()).status(),
+              HasReason("KEEPER_IN_USE"));
+  EXPECT_TRUE(daemon_->is_protected());
+  EXPECT_EQ(count(" started\n"), starts);
+  daemon_.reset();
+  while (count(" started\n") == starts) std::this_thread::yield();
 }
 
 // The keeper dies while the daemon recovers.
