@@ -8,7 +8,6 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -394,74 +393,6 @@ TEST_F(NamedPoolTest, ReservationsOutliveBoth) {
     EXPECT_EQ(after->device().promised_bytes(), before->device().promised_bytes());
     EXPECT_EQ(after->device().available_bytes(), before->device().available_bytes());
   }
-}
-
-// A hand-over that lasts, since a call is under way: of a sleep whose worker is stopped.
-class HandOverTest : public KeeperTest {
- protected:
-  void SetUp() override {
-    ASSERT_NO_FATAL_FAILURE(KeeperTest::SetUp());
-    worker_ = Connect("model");
-    ASSERT_TRUE(worker_);
-    const auto weights = worker_->Allocate("weights", "8MiB", 1);
-    ASSERT_THAT(weights, IsOk());
-    weights_ = *weights;
-    const auto daemon = keeper_.daemon();
-    ASSERT_THAT(daemon, IsOk());
-    before_ = *daemon;
-    worker_->process().Signal(SIGSTOP);
-    call_ = std::async(std::launch::async, [this] {
-      v1::SleepRequest request;
-      request.mutable_selector()->add_workers("model");
-      request.set_level(1);
-      grpc::ClientContext context;
-      v1::SleepResponse response;
-      return keeper_.NewStub()->Sleep(&context, request, &response);
-    });
-    ASSERT_THAT(keeper_.AwaitUsage([](const v1::UsageResponse& usage) {
-      return usage.workers_size() == 1 && !usage.workers(0).operation_id().empty();
-    }),
-                IsOk());
-    keeper_.SignalDaemon(SIGHUP);
-    AwaitLog("HUP: stopping, 1 calls under way");
-  }
-  void AwaitLog(const std::string& text) const {
-    while (!Contains(keeper_.log(), text)) std::this_thread::yield();
-  }
-  void ExpectAllIsThere() {
-    ASSERT_THAT(keeper_.AwaitDaemon(before_), IsOk());
-    EXPECT_THAT(worker_->Ask("wake"), IsOk());
-    EXPECT_THAT(worker_->Ask("check " + weights_ + " 1"), IsOk());
-  }
-
-  std::unique_ptr<WorkerProcess> worker_;
-  std::string weights_;
-  pid_t before_ = 0;
-  std::future<grpc::Status> call_;
-};
-
-TEST_F(HandOverTest, ASignalThatComesTwiceDoesNotEndIt) {
-  for (int i = 0; i < 10; ++i) keeper_.SignalDaemon(SIGHUP);
-  worker_->process().Signal(SIGCONT);
-  const grpc::Status slept = call_.get();
-  EXPECT_TRUE(slept.ok()) << slept.error_message();
-  ASSERT_NO_FATAL_FAILURE(ExpectAllIsThere());
-  EXPECT_TRUE(Contains(keeper_.log(), "has ended with status 75")) << keeper_.log();
-}
-
-TEST_F(HandOverTest, WaitsForAKeeperThatHasGoneMeanwhile) {
-  keeper_.KillKeeper();
-  AwaitLog("the keeper is lost");
-  worker_->process().Signal(SIGCONT);
-  const grpc::Status slept = call_.get();
-  EXPECT_TRUE(slept.ok()) << slept.error_message();
-  AwaitLog("the hand-over waits for a keeper: UNAVAILABLE KEEPER_GONE");
-  EXPECT_EQ(*keeper_.daemon(), before_);
-  // Nor does anything stand still.
-  EXPECT_THAT(worker_->Ask("wake"), IsOk());
-  EXPECT_THAT(worker_->Ask("check " + weights_ + " 1"), IsOk());
-  ASSERT_THAT(keeper_.Start(), IsOk());
-  ASSERT_NO_FATAL_FAILURE(ExpectAllIsThere());
 }
 
 // What it says must not be believed after a boot.
