@@ -32,7 +32,7 @@ constexpr size_t kMostWaiting = 16;
 
 // A line that begins as the daemon's do.
 __attribute__((format(printf, 1, 2))) void Log(const char* format, ...) {
-  char text[1024];
+  char text[4096];
   std::va_list arguments;
   va_start(arguments, format);
   std::vsnprintf(text, sizeof text, format, arguments);
