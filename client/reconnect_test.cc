@@ -304,6 +304,18 @@ TEST_F(ReconnectTest, LostSegmentsStayUsable) {
   EXPECT_EQ(daemon_.DeviceFree(), FakeDaemon::kTotal);
 }
 
+TEST_F(ReconnectTest, WorkIsKeptFromWhatWasLostHalfAwake) {
+  Allocate("weights", kUnit);
+  ASSERT_NO_FATAL_FAILURE(PutToSleep("weights"));
+  daemon_.RenewMemory("weights");
+  ASSERT_THAT(daemon_.Map(kOperation, "weights"), IsOk());
+  // It is mapped, but nobody has said that its bytes are there.
+  daemon_.Lose("weights");
+  daemon_.Restart();
+  ASSERT_THAT(daemon_.Resume(kOperation, {}), IsOk());
+  EXPECT_THAT(Begin({"weights"}), HasReason("SEGMENTS_LOST"));
+}
+
 TEST_F(ReconnectTest, WorkIsKeptFromWhatWasLostAsleep) {
   const DeviceAddress lost = Allocate("weights", kUnit);
   Allocate("kv_cache", kUnit);

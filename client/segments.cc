@@ -101,12 +101,14 @@ std::vector<SegmentId> Segments::ForHello(uint64_t generation) {
   return ids;
 }
 
-std::vector<Segment> Segments::MarkLost(const std::vector<SegmentId>& ids) {
+std::vector<Segment> Segments::MarkLost(const std::vector<SegmentId>& ids,
+                                        const std::set<std::string>& asleep) {
   const std::set<SegmentId> lost(ids.begin(), ids.end());
   std::vector<Segment> marked;
   const auto mark = [&](Segment& segment) {
     if (segment.lost || lost.count(segment.id) == 0) return;
     segment.lost = true;
+    segment.gone = asleep.count(segment.tag) > 0;
     marked.push_back(segment);
   };
   MutexLock lock(mutex_);

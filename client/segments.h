@@ -5,6 +5,7 @@
 #include <list>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,8 @@ struct Segment {
   Bytes offset{};  // in the tag's arena
   Bytes size{};
   bool lost = false;  // the daemon does not have it: the memory is this process's alone
+  bool gone = false;  // lost while it was asleep: whatever memory is mapped there by now, its
+                      // contents are not in it
 
   bool Overlaps(Bytes other_offset, Bytes other_size) const {
     return other_offset < offset + size && offset < other_offset + other_size;
@@ -67,7 +70,9 @@ class Segments {
   // For a hello to the daemon of `generation`: what no daemon was asked to free.
   std::vector<SegmentId> ForHello(uint64_t generation) EXCLUDES(mutex_);
   // The daemon does not have these. Returns those that it was right to expect.
-  std::vector<Segment> MarkLost(const std::vector<SegmentId>& ids) EXCLUDES(mutex_);
+  // `asleep`: the tags that were, until the daemon ended.
+  std::vector<Segment> MarkLost(const std::vector<SegmentId>& ids,
+                                const std::set<std::string>& asleep) EXCLUDES(mutex_);
   std::vector<Segment> Lost() const EXCLUDES(mutex_);
 
   // Those of `extents`, where `freed` lay, in which no segment lies, also none that is being freed

@@ -156,7 +156,7 @@ wire::Hello Session::Impl::MakeHello(uint64_t generation) {
 }
 
 void Session::Impl::OnWelcome(const LinkPtr& link, const wire::HelloReply& reply) {
-  for (const Segment& segment : segments_.MarkLost(reply.lost)) {
+  for (const Segment& segment : segments_.MarkLost(reply.lost, guard_.asleep())) {
     const std::shared_ptr<Arena> arena = arenas_.Find(segment.tag);
     if (arena != nullptr) arena->Own(segment.offset, segment.size);
   }
@@ -170,12 +170,14 @@ void Session::Impl::OnWelcome(const LinkPtr& link, const wire::HelloReply& reply
   if (!endpoint.endpoint.empty()) link->Tell(wire::Type::kSetSleepEndpoint, endpoint);
 }
 
-// Keeps work from what was lost while it had no memory.
+// Keeps work from what was lost while it had no memory, or none yet with its contents.
 void Session::Impl::NoteLost() {
   std::set<std::string> tags;
   for (const Segment& segment : segments_.Lost()) {
     const std::shared_ptr<Arena> arena = arenas_.Find(segment.tag);
-    if (arena == nullptr || !arena->Covers(segment.offset, segment.size)) tags.insert(segment.tag);
+    if (segment.gone || arena == nullptr || !arena->Covers(segment.offset, segment.size)) {
+      tags.insert(segment.tag);
+    }
   }
   guard_.SetLost(std::move(tags));
 }

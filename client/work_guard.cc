@@ -185,6 +185,11 @@ void WorkGuard::SetLost(std::set<std::string> tags) {
   changed_.NotifyAll();
 }
 
+std::set<std::string> WorkGuard::asleep() const {
+  MutexLock lock(mutex_);
+  return asleep_;
+}
+
 bool WorkGuard::Running() const {
   MutexLock lock(mutex_);
   return quiet_.empty() && asleep_.empty() && torn_.empty();

@@ -67,9 +67,11 @@ class WorkGuard {
   void Mend();
   // As Disconnect, for when no daemon comes any more: what is asleep stays so for good.
   void Abandon(const std::vector<std::string>& torn);
-  // Replaces the set of tags of which a segment has neither memory nor a daemon that knows it.
+  // Replaces the set of tags of which a segment has no daemon that knows it, nor its contents.
   void SetLost(std::set<std::string> tags);
 
+  // As SetAsleep said last.
+  std::set<std::string> asleep() const;
   // No operation has the exclusive side and no tag is asleep or torn.
   bool Running() const;
 
