@@ -1,4 +1,4 @@
-// torpord: owns the memory of one device. docs/reference.md has its flags.
+#include "daemon/torpord.h"
 
 #include <pthread.h>
 #include <sys/resource.h>
@@ -129,8 +129,9 @@ Result<Recovery> Recover(RemoteKeeper& keeper) {
   return recovery;
 }
 
-Status Serve(const Flags& flags, const sigset_t& stop_signals) {
-  TORPOR_ASSIGN_OR_RETURN(const std::unique_ptr<Driver> driver, OpenDriver(flags));
+Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& stop_signals) {
+  TORPOR_ASSIGN_OR_RETURN(std::unique_ptr<Driver> driver, OpenDriver(flags));
+  if (decorators.driver != nullptr) driver = decorators.driver(std::move(driver));
   const DeviceInfo& device = driver->device();
   std::string runtime_dir = flags.runtime_dir;
   if (runtime_dir.empty()) {
@@ -156,6 +157,7 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
   InProcessKeeper own_keeper;
   KeeperHealth health;
   std::unique_ptr<RemoteKeeper> keeper;
+  std::unique_ptr<Keeper> decorated;
   Recovery recovery;
   if (!flags.keeper.empty()) {
     RemoteKeeper::Options of_keeper;
@@ -173,10 +175,14 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
     options.reconnect_grace = flags.reconnect_grace;
     options.protection = [&keeper] { return ProtectionBy(*keeper); };
   }
+  Keeper* custody = keeper != nullptr ? static_cast<Keeper*>(keeper.get()) : &own_keeper;
+  if (decorators.keeper != nullptr) {
+    decorated = decorators.keeper(*custody);
+    custody = decorated.get();
+  }
   TORPOR_ASSIGN_OR_RETURN(
       const std::unique_ptr<Core> core,
-      Core::Create(*driver, keeper != nullptr ? static_cast<Keeper&>(*keeper) : own_keeper,
-                   Clock::Real(), options, std::move(recovery)));
+      Core::Create(*driver, *custody, Clock::Real(), options, std::move(recovery)));
   MemoryServiceImpl service(*core, Clock::Real(), flags.default_deadline, [&]() -> Status {
     TORPOR_RETURN_IF_ERROR(core->Protection());
     ::kill(::getpid(), kHandOver);
@@ -241,7 +247,9 @@ Status Serve(const Flags& flags, const sigset_t& stop_signals) {
   return Status::Ok();
 }
 
-int Main(const std::vector<std::string>& arguments) {
+}  // namespace
+
+int RunTorpord(const std::vector<std::string>& arguments, const Decorators& decorators) {
   const auto fail = [](const Status& status) {
     std::fprintf(stderr, "torpord: %s\n", status.ToString().c_str());
     return status.code() == Code::kInvalidArgument ? 2 : 1;
@@ -273,13 +281,10 @@ int Main(const std::vector<std::string>& arguments) {
   sigaddset(&stop_signals, kHandOver);
   ::pthread_sigmask(SIG_BLOCK, &stop_signals, nullptr);
 
-  const Status served = Serve(*flags, stop_signals);
+  const Status served = Serve(*flags, decorators, stop_signals);
   if (!served.ok()) return fail(served);
   log::Info("stopped");
   return 0;
 }
 
-}  // namespace
 }  // namespace torpor
-
-int main(int argc, char** argv) { return torpor::Main({argv + 1, argv + argc}); }

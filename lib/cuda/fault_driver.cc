@@ -103,6 +103,7 @@ void FaultDriver::ResetCounts() {
 }
 
 Status FaultDriver::Enter(CallKind kind) {
+  if (gate_ != nullptr) TORPOR_RETURN_IF_ERROR(gate_(kind));
   MutexLock lock(mutex_);
   ++counts_[static_cast<size_t>(kind)];
   Status fault;

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -59,6 +60,10 @@ class FaultDriver final : public Driver {
   explicit FaultDriver(std::unique_ptr<Driver> driver)
       : owned_(std::move(driver)), driver_(*owned_) {}
 
+  // Asked about each call before it does anything, in the caller's thread and without a lock; may
+  // block. An error is returned by the call. Before the first call.
+  void SetGate(std::function<Status(CallKind)> gate) { gate_ = std::move(gate); }
+
   // Makes the `n`th call of that kind from now on (1: the next one) return `status`, once. Several
   // faults may be pending.
   void FailNth(Which which, int64_t n, Status status);
@@ -111,6 +116,7 @@ class FaultDriver final : public Driver {
 
   const std::unique_ptr<Driver> owned_;
   Driver& driver_;
+  std::function<Status(CallKind)> gate_;
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -25,8 +25,9 @@ google::rpc::ErrorInfo InfoOf(const grpc::Status& status) {
 }  // namespace
 
 std::vector<std::string> DaemonProcess::Command(const std::string& runtime_dir,
-                                                const std::vector<std::string>& flags) {
-  std::vector<std::string> command = {std::filesystem::absolute("daemon/torpord"), "--driver=host",
+                                                const std::vector<std::string>& flags,
+                                                const std::string& program) {
+  std::vector<std::string> command = {std::filesystem::absolute(program), "--driver=host",
                                       "--runtime_dir=" + runtime_dir};
   command.insert(command.end(), flags.begin(), flags.end());
   return command;

@@ -19,9 +19,11 @@ class DaemonProcess {
  public:
   static constexpr char kDevice[] = "host-0";
 
+  static constexpr char kProgram[] = "daemon/torpord";  // in the runfiles
   // The program, for runs that are to fail; arguments follow.
   static std::vector<std::string> Command(const std::string& runtime_dir,
-                                          const std::vector<std::string>& flags = {});
+                                          const std::vector<std::string>& flags = {},
+                                          const std::string& program = kProgram);
   // Serves on return. `flags` come after --driver=host and --runtime_dir. `launcher`: a program and
   // arguments that are to run the command which follows them.
   static Result<std::unique_ptr<DaemonProcess>> Start(

@@ -9,11 +9,9 @@
 #include <csignal>
 #include <filesystem>
 #include <thread>
-#include <utility>
 
 #include "lib/base/unique_fd.h"
 #include "lib/net/unix_socket.h"
-#include "tests/harness/daemon_process.h"
 
 namespace torpor {
 namespace {
@@ -45,7 +43,7 @@ Status KeeperProcess::Start() {
   ChildProcess::Options options;
   options.command = {std::filesystem::absolute("daemon/keeper/torpor-keeper"),
                      "--socket=" + keeper_socket(), "--journal=" + journal(), "--"};
-  for (std::string& word : DaemonProcess::Command(runtime_dir_, flags_)) {
+  for (std::string& word : DaemonProcess::Command(runtime_dir_, flags_, program_)) {
     options.command.push_back(std::move(word));
   }
   options.error_file = runtime_dir_ + "/keeper.log";

@@ -6,11 +6,13 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "tests/harness/child_process.h"
+#include "tests/harness/daemon_process.h"
 #include "torpor/v1/memory_service.grpc.pb.h"
 
 namespace torpor {
@@ -21,9 +23,13 @@ class KeeperProcess {
  public:
   static constexpr char kDevice[] = "host-0";
 
-  // `flags` of the daemon, after --driver=host and --runtime_dir. Nothing runs yet.
-  KeeperProcess(std::string runtime_dir, std::vector<std::string> flags)
-      : runtime_dir_(std::move(runtime_dir)), flags_(std::move(flags)) {}
+  // `flags` of the daemon, after --driver=host and --runtime_dir; `program`: another build of it.
+  // Nothing runs yet.
+  KeeperProcess(std::string runtime_dir, std::vector<std::string> flags,
+                std::string program = DaemonProcess::kProgram)
+      : runtime_dir_(std::move(runtime_dir)),
+        flags_(std::move(flags)),
+        program_(std::move(program)) {}
   // Kills both.
   ~KeeperProcess();
   KeeperProcess(const KeeperProcess&) = delete;
@@ -71,6 +77,7 @@ class KeeperProcess {
 
   const std::string runtime_dir_;
   const std::vector<std::string> flags_;
+  const std::string program_;
   std::unique_ptr<ChildProcess> process_;
 };
 

@@ -16,9 +16,9 @@ Code CodeOf(const std::string& name) {
 
 }  // namespace
 
-Result<std::unique_ptr<WorkerProcess>> WorkerProcess::Start() {
+Result<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const std::string& program) {
   ChildProcess::Options options;
-  options.command = {std::filesystem::absolute("tests/worker/test_worker")};
+  options.command = {std::filesystem::absolute(program)};
   TORPOR_ASSIGN_OR_RETURN(auto process, ChildProcess::Start(options));
   return std::unique_ptr<WorkerProcess>(new WorkerProcess(std::move(process)));
 }
@@ -26,8 +26,9 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::Start() {
 Result<std::unique_ptr<WorkerProcess>> WorkerProcess::Connect(const std::string& worker_socket,
                                                               const std::string& name,
                                                               const std::string& quiesce,
-                                                              const std::string& more_options) {
-  TORPOR_ASSIGN_OR_RETURN(auto worker, Start());
+                                                              const std::string& more_options,
+                                                              const std::string& program) {
+  TORPOR_ASSIGN_OR_RETURN(auto worker, Start(program));
   TORPOR_ASSIGN_OR_RETURN(
       const std::string answer,
       worker->Ask("connect driver=host socket=" + worker_socket + " name=" + name +

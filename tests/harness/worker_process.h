@@ -15,13 +15,15 @@ namespace torpor {
 // there lists the commands). Not thread-safe.
 class WorkerProcess {
  public:
-  // Without a session.
-  static Result<std::unique_ptr<WorkerProcess>> Start();
+  static constexpr char kProgram[] = "tests/worker/test_worker";  // in the runfiles
+  // Without a session. `program`: another build of it.
+  static Result<std::unique_ptr<WorkerProcess>> Start(const std::string& program = kProgram);
   // With one, at `worker_socket`. `quiesce`: none, synchronize, guard or callback.
   static Result<std::unique_ptr<WorkerProcess>> Connect(const std::string& worker_socket,
                                                         const std::string& name,
                                                         const std::string& quiesce = "guard",
-                                                        const std::string& more_options = "");
+                                                        const std::string& more_options = "",
+                                                        const std::string& program = kProgram);
 
   ChildProcess& process() { return *process_; }
   // "w-1", once connected.

@@ -289,12 +289,18 @@ std::string TestWorker::Segments() {
 std::string TestWorker::Free(const Words& words, bool elsewhere) {
   const auto segment = Find(words);
   if (!segment) return BadCommand("free ID");
+  const uint64_t id = std::strtoull(words[1].c_str(), nullptr, 10);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    segments_.erase(std::strtoull(words[1].c_str(), nullptr, 10));
+    segments_.erase(id);
   }
   const auto free_it = [&] { return Outcome(torpor_free(session_, segment->address)); };
-  return elsewhere ? std::async(std::launch::async, free_it).get() : free_it();
+  std::string freed = elsewhere ? std::async(std::launch::async, free_it).get() : free_it();
+  if (freed != "ok") {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    segments_[id] = *segment;
+  }
+  return freed;
 }
 
 void TestWorker::FreeAll() {
