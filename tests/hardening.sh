@@ -11,6 +11,8 @@
 #   fuzz   the fuzz targets, TORPOR_FRAME_RUNS (10 million),
 #          TORPOR_JOURNAL_RUNS (10 million) and TORPOR_HANDLER_RUNS (1 million)
 #          runs
+#   survival  every operation held up at each of its steps, and all that is in
+#          docs/survival.md, three times
 #
 # TORPOR_JOBS (2) processes at a time. TORPOR_HARDENING_CACHE
 # (~/.cache/torpor-hardening) keeps each section's build apart from the usual
@@ -21,14 +23,14 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 cache=${TORPOR_HARDENING_CACHE:-$HOME/.cache/torpor-hardening}
 jobs=${TORPOR_JOBS:-2}
-all=(asan tsan clang tidy fuzz)
+all=(asan tsan clang tidy fuzz survival)
 
-usage() { sed -n '2,18s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,20s/^# \{0,1\}//p' "$0"; }
 
 sections=()
 for section in "$@"; do
   case $section in
-    asan | tsan | clang | tidy | fuzz) sections+=("$section") ;;
+    asan | tsan | clang | tidy | fuzz | survival) sections+=("$section") ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac
@@ -92,8 +94,15 @@ run_fuzz() {
     fuzz_one handlers_fuzz handlers "${TORPOR_HANDLER_RUNS:-1000000}" 256
 }
 
+run_survival() {
+  for _ in 1 2 3; do
+    TORPOR_BAZEL_FLAGS="--output_base=$cache/survival --max_idle_secs=60" \
+      tests/survival/survival.sh --check || return 1
+  done
+}
+
 failed=0
-table="section  result  seconds"$'\n'
+table="section   result  seconds"$'\n'
 for section in "${sections[@]}"; do
   log=$cache/logs/$section.log
   echo "==== $section ($log)"
@@ -106,7 +115,7 @@ for section in "${sections[@]}"; do
     tail -n 40 "$log"
   fi
   echo "==== $section $result after $((SECONDS - start)) s"
-  table+=$(printf '%-7s  %-6s  %7d' "$section" "$result" $((SECONDS - start)))$'\n'
+  table+=$(printf '%-8s  %-6s  %7d' "$section" "$result" $((SECONDS - start)))$'\n'
 done
 echo
 printf '%s' "$table"

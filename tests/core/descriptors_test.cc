@@ -13,7 +13,7 @@
 namespace torpor {
 namespace {
 
-class Descriptors : public CoreFixture {
+class a_full_fd_table : public CoreFixture {
  protected:
   static constexpr int kExtents = 100;
 
@@ -62,7 +62,7 @@ class Descriptors : public CoreFixture {
   std::vector<std::string> ids_;
 };
 
-TEST_F(Descriptors, AWakeMakesDoWithFew) {
+TEST_F(a_full_fd_table, AWakeMakesDoWithFew) {
   for (const int descriptors : {64, 24}) {
     LetHave(descriptors);
     ASSERT_THAT(Sleep(All()), IsOk());
@@ -72,7 +72,7 @@ TEST_F(Descriptors, AWakeMakesDoWithFew) {
   }
 }
 
-TEST_F(Descriptors, AWakeWithoutAnyLosesNothing) {
+TEST_F(a_full_fd_table, AWakeWithoutAnyLosesNothing) {
   ASSERT_THAT(Sleep(All()), IsOk());
   LetHave(0);
   const auto woken = Wake(All());
@@ -87,7 +87,7 @@ TEST_F(Descriptors, AWakeWithoutAnyLosesNothing) {
   ExpectAllThere();
 }
 
-TEST_F(Descriptors, ASleepIsRolledBackWithFew) {
+TEST_F(a_full_fd_table, ASleepIsRolledBackWithFew) {
   LetHave(24);
   driver_->FailNth(CallKind::kCopyToHost, 1, Internal("FAULT", "injected"));
   EXPECT_THAT(Sleep(All()), HasReason("FAULT"));
@@ -95,7 +95,7 @@ TEST_F(Descriptors, ASleepIsRolledBackWithFew) {
   ExpectAllThere();
 }
 
-TEST_F(Descriptors, ASleepIsRolledBackOnceThereIsRoom) {
+TEST_F(a_full_fd_table, ASleepIsRolledBackOnceThereIsRoom) {
   LetHave(0);
   driver_->FailNth(CallKind::kCopyToHost, 1, Internal("FAULT", "injected"));
   const auto slept = Sleep(All());
@@ -106,7 +106,7 @@ TEST_F(Descriptors, ASleepIsRolledBackOnceThereIsRoom) {
   ExpectAllThere();
 }
 
-TEST_F(Descriptors, AnAllocationWithoutAnyFailsAlone) {
+TEST_F(a_full_fd_table, AnAllocationWithoutAnyFailsAlone) {
   const Bytes free_before = Usage().budget.free;
   LetHave(0);
   EXPECT_THAT(worker_->Ask("alloc kv_cache 64KiB"), HasReason("FILE_DESCRIPTORS_EXHAUSTED"));

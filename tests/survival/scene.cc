@@ -3,7 +3,9 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
@@ -71,6 +73,7 @@ Scene::~Scene() {
 }
 
 Status Scene::Start() {
+  std::signal(SIGPIPE, SIG_IGN);  // of a worker that is told something when it is dead
   const std::string path = dir_.path() + "/steps";
   TORPOR_ASSIGN_OR_RETURN(board_, StepBoard::Create(path));
   ::setenv(StepBoard::kEnvironment, path.c_str(), 1);

@@ -26,7 +26,9 @@ enum What : int { kNothing, kStop, kFail };
 
 }  // namespace
 
-std::string Step::ToString() const { return name + " " + std::to_string(number); }
+std::string Step::ToString() const {
+  return number == 0 ? name : name + " " + std::to_string(number);
+}
 
 struct StepBoard::Shared {
   std::atomic<int> armed;  // What; written last

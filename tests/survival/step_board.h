@@ -16,7 +16,7 @@ namespace torpor::survival {
 // was armed. By name, since calls of different kinds may run side by side.
 struct Step {
   std::string name;
-  int number = 1;
+  int number = 1;  // 0: of its name there is only one
   std::string ToString() const;
 };
 inline bool operator==(const Step& a, const Step& b) {

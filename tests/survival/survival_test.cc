@@ -58,9 +58,10 @@ class Lines {
 };
 
 void AtEveryStep(Operation operation, Event event) {
-  const std::vector<Step> steps = StepsOf(operation);
+  std::vector<Step> steps = StepsOf(operation);
   ASSERT_FALSE(testing::Test::HasFailure());
   ASSERT_FALSE(steps.empty());
+  steps.insert(steps.begin(), TheCall());
   std::map<std::string, std::string> documented;
   if (Out() == nullptr) {
     const auto found = Documented(operation, event);

@@ -93,22 +93,28 @@ class Trial {
  private:
   void RunOrFail(const Step& step) {
     ASSERT_THAT(scene_.Start(), IsOk());
-    if (event_ == Event::kDriverError) {
-      scene_.board().FailAt(step);
-    } else {
-      scene_.board().StopAt(step);
+    before_ = step == TheCall();
+    if (!before_) {
+      if (event_ == Event::kDriverError) {
+        scene_.board().FailAt(step);
+      } else {
+        scene_.board().StopAt(step);
+      }
+      scene_.Begin();
+      if (!scene_.AwaitStep()) {
+        cell_.outcome = kNotReached;
+        return;
+      }
+      if (event_ != Event::kDriverError) std::this_thread::sleep_for(kBeside);
     }
-    scene_.Begin();
-    if (!scene_.AwaitStep()) {
-      cell_.outcome = kNotReached;
-      return;
-    }
-    if (event_ != Event::kDriverError) std::this_thread::sleep_for(kBeside);
     ASSERT_NO_FATAL_FAILURE(Happen());
     ASSERT_NO_FATAL_FAILURE(Settle(scene_.AwaitEnd()));
   }
 
-  void Go() { (void)scene_.board().Disarm(); }
+  void Go() {
+    if (before_) return scene_.Begin();
+    (void)scene_.board().Disarm();
+  }
 
   void Happen() {
     KeeperProcess& keeper = scene_.keeper();
@@ -314,6 +320,7 @@ class Trial {
   const Operation operation_;
   const Event event_;
   const bool both_;
+  bool before_ = false;
   Scene scene_;
   TimePoint since_;
   Cell cell_;
@@ -348,6 +355,8 @@ const char* Name(Event event) {
   }
   return "?";
 }
+
+Step TheCall() { return {"the call", 0}; }
 
 std::vector<Step> StepsOf(Operation operation) {
   return Trial(operation, Event::kDriverError).Trace();

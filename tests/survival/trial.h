@@ -33,6 +33,8 @@ struct Cell {
 // The steps of an operation that nothing disturbs, in their order. Fails the test if that does not
 // leave everything right.
 std::vector<Step> StepsOf(Operation operation);
+// What comes before all of them: then the event happens first.
+Step TheCall();
 // Whether the event can happen at that step at all.
 bool Applies(Event event, const Step& step);
 // The event, at the step: all that must hold afterwards is expected here.
