@@ -33,6 +33,18 @@ std::vector<std::string> Flags(Duration worker_deadline, const std::string& pool
           pool};
 }
 
+int FirstFreeDescriptor(pid_t process) {
+  std::set<int> used;
+  std::error_code error;
+  const std::string folder = "/proc/" + std::to_string(process) + "/fd";
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    used.insert(std::atoi(entry.path().filename().c_str()));
+  }
+  int free = 0;
+  while (used.count(free) > 0) ++free;
+  return free;
+}
+
 Answer AnswerOf(const grpc::Status& status) {
   Answer answer;
   if (status.ok()) return answer;
@@ -211,16 +223,14 @@ Status Scene::TakeDescriptors() {
   rlimit limit{};
   if (::prlimit(daemon, RLIMIT_NOFILE, nullptr, &limit) != 0) return ErrnoStatus(errno, "prlimit");
   descriptors_ = static_cast<int64_t>(limit.rlim_cur);
-  std::set<int> used;
-  std::error_code error;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(daemon) + "/fd", error)) {
-    used.insert(std::atoi(entry.path().filename().c_str()));
+  // More than once: the connections of those who looked at it have their descriptors a moment yet.
+  for (int turn = 0; turn < 5; ++turn) {
+    limit.rlim_cur = static_cast<rlim_t>(FirstFreeDescriptor(daemon));
+    if (::prlimit(daemon, RLIMIT_NOFILE, &limit, nullptr) != 0) {
+      return ErrnoStatus(errno, "prlimit");
+    }
+    std::this_thread::sleep_for(milliseconds(2));
   }
-  int free = 0;
-  while (used.count(free) > 0) ++free;
-  limit.rlim_cur = static_cast<rlim_t>(free);
-  if (::prlimit(daemon, RLIMIT_NOFILE, &limit, nullptr) != 0) return ErrnoStatus(errno, "prlimit");
   return Status::Ok();
 }
 
