@@ -52,6 +52,11 @@ class Restarts : public testing::Test {
         break;
       case Restart::kKeeper:
         keeper_.KillKeeper();
+        // The daemon has noticed.
+        ASSERT_THAT(keeper_.AwaitUsage([](const v1::UsageResponse& usage) {
+          return usage.protection().code() != 0;
+        }),
+                    IsOk());
         ASSERT_THAT(keeper_.Start(), IsOk());
         break;
       case Restart::kUpgrade: {

@@ -152,6 +152,11 @@ class Trial {
         keeper.KillKeeper();
         Go();
         (void)scene_.AwaitEnd();
+        // The daemon has noticed.
+        ASSERT_THAT(keeper.AwaitUsage([](const v1::UsageResponse& usage) {
+          return usage.protection().code() != 0;
+        }),
+                    IsOk());
         ASSERT_THAT(keeper.Start(), IsOk());
         return;
       case Event::kBothKilled:
