@@ -61,9 +61,20 @@ struct Found {
 };
 
 struct Tally {
+  struct Loss {
+    Bytes size{};
+    int64_t segments = 0;
+  };
   int64_t resident = 0;
   int64_t asleep = 0;
-  std::vector<std::string> lost;  // "engine/weights: 2.00 GiB"
+  // By what is said before the size, and after it.
+  std::map<std::pair<std::string, std::string>, Loss> lost;
+
+  void Lose(const std::string& whose, const std::string& where, const Status& why, Bytes size) {
+    Loss& loss = lost[{whose, where + why.ToString()}];
+    loss.size += size;
+    ++loss.segments;
+  }
 };
 
 }  // namespace
@@ -105,7 +116,10 @@ class Core::Restorer {
     if (ledger.sessions().empty()) return Status::Ok();
     log::Info("{} sessions of the daemon before are awaited: {} segments on the device, {} asleep",
               ledger.sessions().size(), tally_.resident, tally_.asleep);
-    for (const std::string& lost : tally_.lost) log::Error("lost: {}", lost);
+    for (const auto& [text, loss] : tally_.lost) {
+      log::Error("lost: {}{} ({} segments){}", text.first, FormatBytes(loss.size), loss.segments,
+                 text.second);
+    }
     return Status::Ok();
   }
 
@@ -216,11 +230,11 @@ class Core::Restorer {
         arena.segments.push_back(std::move(restored));
         continue;
       }
-      tally_.lost.push_back(info.name + ", tag " + tag + ": " + FormatBytes(segment->size) +
-                            (segment->state == JournalState::kResident
-                                 ? " on the device, which only the worker has now: "
-                                 : " asleep: ") +
-                            status.ToString());
+      tally_.Lose(info.name + ", tag " + tag + ": ",
+                  segment->state == JournalState::kResident
+                      ? " on the device, which only the worker has now: "
+                      : " asleep: ",
+                  status, segment->size);
       // It stays in the journal: its worker keeps the addresses, also from the next daemon.
       arena.lost.push_back({segment->offset, segment->size});
       if (segment->state != JournalState::kResident) continue;

@@ -301,7 +301,7 @@ TEST_F(NamedPoolTest, WhatSleepsOutlivesBoth) {
   KillBoth();
 
   // Told by name; its worker has the bytes for itself.
-  EXPECT_NE(keeper_.log().find("lost: awake, tag weights: 8.00 MiB on the device"),
+  EXPECT_NE(keeper_.log().find("lost: awake, tag weights: 8.00 MiB (1 segments) on the device"),
             std::string::npos);
   EXPECT_THAT(awake->Ask("check " + *lost + " 3"), IsOk());
   auto usage = keeper_.Usage();
@@ -347,7 +347,8 @@ TEST_F(NamedPoolTest, WithoutItsFileOnlyWhatSleptIsLost) {
   std::filesystem::remove_all(pool_dir_->path());
   std::filesystem::create_directory(pool_dir_->path());
   KillBoth();
-  EXPECT_NE(keeper_.log().find("lost: model, tag weights: 16.00 MiB asleep"), std::string::npos);
+  EXPECT_NE(keeper_.log().find("lost: model, tag weights: 16.00 MiB (1 segments) asleep"),
+            std::string::npos);
   EXPECT_TRUE(HasFile());
   EXPECT_THAT(worker->Ask("wake kv_cache"), IsOk());
   EXPECT_THAT(worker->Ask("checkzero " + *cache), IsOk());
