@@ -120,6 +120,12 @@ Result<Recovery> Recover(RemoteKeeper& keeper) {
   auto adopted = kept.has_value() ? PoolMemory::Adopt(std::move(kept->second), pool.path, pool.kind,
                                                       pool.size, pool.slab)
                                   : PoolMemory::Open(pool.path, pool.kind, pool.size, pool.slab);
+  const bool removed = adopted.ok() && (*adopted)->path() != pool.path;
+  if (removed && recovery.ledger.images().empty()) return recovery;  // nothing to lose: a new one
+  if (removed) {
+    log::Error("the host pool {} was removed: what sleeps ends with this daemon and its keeper",
+               pool.path);
+  }
   if (adopted.ok()) {
     recovery.pool = *std::move(adopted);
     recovery.pool_kept = kept.has_value();

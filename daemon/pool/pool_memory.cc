@@ -45,11 +45,23 @@ std::byte* AlignUp(void* address) {
   return reinterpret_cast<std::byte*>((value / kHugePage.size() + 1) * kHugePage.size());
 }
 
+// True if `fd` is the file that has the name.
+bool IsAt(const std::string& path, int fd) {
+  struct stat opened {};
+  struct stat there {};
+  return ::fstat(fd, &opened) == 0 && ::lstat(path.c_str(), &there) == 0 &&
+         opened.st_dev == there.st_dev && opened.st_ino == there.st_ino;
+}
+
 // True if a touched byte of the file brings a whole huge page, which is what decides how fast the
 // pool can be pinned; settings only say what may be. The file is empty again afterwards.
 bool GivesHugePages(int fd) {
   constexpr int kTries = 8;  // memory may be in pieces just there
   const Bytes size = kHugePage * kTries;
+  struct statfs system {};
+  if (::fstatfs(fd, &system) != 0) return false;
+  const Bytes room(static_cast<int64_t>(system.f_bavail) * system.f_bsize);
+  if (system.f_blocks != 0 && room < size) return false;  // a touch might end the process (SIGBUS)
   const size_t map_size = (size + kHugePage).size();
   if (::ftruncate(fd, size.value()) != 0) return false;
   void* const map = ::mmap(nullptr, map_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -202,11 +214,14 @@ Result<std::unique_ptr<PoolMemory>> PoolMemory::Create(const std::string& folder
     return DirUnusable(folder, "it is not on a tmpfs, whose pages are memory");
   }
   RemoveOthers(folder, prefix);
-  std::string path = PathTemplate(folder, prefix);
-  UniqueFd file(::mkostemps(path.data(), sizeof kPoolSuffix - 1, O_CLOEXEC));
-  if (!file.valid()) return DirUnusable(folder, strerrordesc_np(errno));
+  std::string path;
+  UniqueFd file;
+  do {  // again if another daemon has taken it for an old one before it was locked
+    path = PathTemplate(folder, prefix);
+    file.Reset(::mkostemps(path.data(), sizeof kPoolSuffix - 1, O_CLOEXEC));
+    if (!file.valid()) return DirUnusable(folder, strerrordesc_np(errno));
+  } while (::flock(file.get(), LOCK_EX) == 0 && !IsAt(path, file.get()));
   const auto make = [&]() -> Result<std::unique_ptr<PoolMemory>> {
-    ::flock(file.get(), LOCK_EX | LOCK_NB);
     if (::statfs(folder.c_str(), &system) != 0) return DirUnusable(folder, strerrordesc_np(errno));
     const Bytes room(static_cast<int64_t>(system.f_bavail) * system.f_bsize);
     if (system.f_blocks != 0 && room < size) {  // 0: without a limit
@@ -258,6 +273,10 @@ Result<std::unique_ptr<PoolMemory>> PoolMemory::Adopt(UniqueFd file, std::string
     return FailedPrecondition("POOL_CHANGED", "the host pool's file is not what it was")
         .With("file_bytes", status.st_size)
         .With("pool_bytes", size.value());
+  }
+  if (!path.empty() && !IsAt(path, file.get())) {
+    path.clear();
+    description += ", removed";
   }
   std::unique_ptr<PoolMemory> memory(
       new PoolMemory(std::move(file), std::move(path), std::move(description), size, slab));

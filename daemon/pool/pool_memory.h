@@ -38,7 +38,8 @@ class PoolMemory {
                                                     const std::string& prefix, Bytes size,
                                                     Bytes slab);
   // A pool that a daemon before this one had, as its file, with all its contents. `path` (empty: it
-  // has no name), `description`, `size` and `slab` as that one's.
+  // has no name), `description`, `size` and `slab` as that one's. A file that does not have its
+  // name any more is told so in the description, and has no path.
   //   FAILED_PRECONDITION POOL_CHANGED: the file has another size
   static Result<std::unique_ptr<PoolMemory>> Adopt(UniqueFd file, std::string path,
                                                    std::string description, Bytes size, Bytes slab);

@@ -134,7 +134,12 @@ TEST_F(NamedPoolTest, IsThereAgainWhenNobodyHasHadIt) {
   EXPECT_EQ(std::memcmp((*again)->data(2), "kept", 4), 0);
   EXPECT_EQ((*again)->path(), path);
   ASSERT_EQ(::unlink(path.c_str()), 0);
+  UniqueFd file(::fcntl((*again)->fd(), F_DUPFD_CLOEXEC, 0));
   again->reset();
+  const auto removed = PoolMemory::Adopt(std::move(file), path, "file", MiB(9), kSlab);
+  ASSERT_THAT(removed, IsOk());
+  EXPECT_EQ((*removed)->path(), "");
+  EXPECT_EQ((*removed)->description(), "file, removed");
   EXPECT_THAT(PoolMemory::Open(path, "file", MiB(9), kSlab), HasReason("POOL_MISSING"));
 }
 
@@ -179,6 +184,9 @@ TEST_F(NamedPoolTest, AFullFileSystemIsAnError) {
     if (!memory.ok() || ::fallocate(other, 0, 0, MiB(10).value()) != 0) ::_exit(1);
     if (!(*memory)->Populate(0, Bytes(0), kSlab).ok()) ::_exit(2);
     const Status full = (*memory)->Populate(1, Bytes(0), kSlab);
+    // Nor where a pool begins.
+    while (::fallocate(other, 0, ::lseek(other, 0, SEEK_END), 4096) == 0) continue;
+    if (!PoolMemory::Create(folder_, "q", Bytes(0), kSlab).ok()) ::_exit(4);
     ::_exit(full.reason() == "HOST_MEMORY_EXHAUSTED" ? 0 : 3);
   }
   int status = 0;

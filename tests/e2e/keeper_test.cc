@@ -358,6 +358,30 @@ TEST_F(NamedPoolTest, WithoutItsFileOnlyWhatSleptIsLost) {
   EXPECT_THAT(worker->Allocate("weights", "16MiB", 3), IsOk());
 }
 
+// As by a daemon that was stopped, and followed by another one: its keeper had taken it over.
+TEST_F(NamedPoolTest, OneThatWasRemovedIsReplacedWhenNothingSleeps) {
+  const auto worker = Connect("model");
+  ASSERT_TRUE(worker);
+  const auto weights = worker->Allocate("weights", "16MiB", 1);
+  ASSERT_THAT(weights, IsOk());
+  ASSERT_THAT(worker->Ask("sleep 1"), IsOk());
+  std::filesystem::remove_all(pool_dir_->path());
+  std::filesystem::create_directory(pool_dir_->path());
+  KillDaemon();
+  EXPECT_TRUE(Contains(keeper_.log(), "was removed: what sleeps ends with this daemon"));
+  EXPECT_TRUE(Contains(keeper_.Usage()->host_pool().kind(), ", removed"));
+  EXPECT_FALSE(HasFile());
+  ASSERT_THAT(worker->Ask("wake"), IsOk());
+  EXPECT_THAT(worker->Ask("check " + *weights + " 1"), IsOk());
+  KillDaemon();
+  EXPECT_FALSE(Contains(keeper_.Usage()->host_pool().kind(), ", removed"));
+  EXPECT_TRUE(HasFile());
+  ASSERT_THAT(worker->Ask("sleep 1"), IsOk());
+  KillBoth();
+  ASSERT_THAT(worker->Ask("wake"), IsOk());
+  EXPECT_THAT(worker->Ask("check " + *weights + " 1"), IsOk());
+}
+
 // Of several things that were drawn and lost, made and renewed.
 TEST_F(NamedPoolTest, ReservationsOutliveBoth) {
   grpc::ClientContext context;
