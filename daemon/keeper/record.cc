@@ -48,6 +48,7 @@ bool IsEnd(const JournalRecord& record) {
   return std::holds_alternative<SessionClosed>(record) ||
          std::holds_alternative<SegmentFreed>(record) ||
          std::holds_alternative<ExtentDropped>(record) ||
+         std::holds_alternative<ExtentLost>(record) ||
          std::holds_alternative<ImageDropped>(record) ||
          std::holds_alternative<ReservationReleased>(record);
 }

@@ -347,6 +347,7 @@ TEST_F(RemoteKeeperTest, WhatEndsWithoutRoomIsRecordedBeforeWhatFollows) {
   const std::vector<std::string> before = Encoded(daemon_->ledger());
   ASSERT_NO_FATAL_FAILURE(LimitKeeper(RLIMIT_FSIZE, std::filesystem::file_size(journal_)));
   EXPECT_THAT(daemon_->Record({SegmentFreed{SegmentId(1)}}), IsOk());
+  EXPECT_THAT(daemon_->Record({ExtentLost{ExtentId(1)}}), IsOk());
   EXPECT_THAT(Drop(1), IsOk());
   EXPECT_THAT(daemon_->Record({SessionClosed{kOther}}), IsOk());
   EXPECT_FALSE(Hold(3).ok());
