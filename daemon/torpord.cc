@@ -189,8 +189,13 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
   TORPOR_ASSIGN_OR_RETURN(
       const std::unique_ptr<Core> core,
       Core::Create(*driver, *custody, Clock::Real(), options, std::move(recovery)));
+  // Whether the keeper can be left alone: it may be stopped, and not be noticed yet.
+  const auto may_leave = [&]() -> Status {
+    if (keeper != nullptr) (void)keeper->Answers();
+    return core->Protection();
+  };
   MemoryServiceImpl service(*core, Clock::Real(), flags.default_deadline, [&]() -> Status {
-    TORPOR_RETURN_IF_ERROR(core->Protection());
+    TORPOR_RETURN_IF_ERROR(may_leave());
     ::kill(::getpid(), kHandOver);
     return Status::Ok();
   });
@@ -218,7 +223,7 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
   for (;;) {
     if (::sigwait(&stop_signals, &signal) != 0) continue;
     if (signal != kHandOver) break;
-    const Status left = core->Protection();
+    const Status left = may_leave();
     if (left.ok()) break;
     log::Error("no hand-over: {}", left);
   }
@@ -235,7 +240,7 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
     // meanwhile, and SIGTERM ends it all the same.
     const auto end = [&] {
       TimePoint told{};
-      for (; !keeper->is_protected(); std::this_thread::sleep_for(milliseconds(50))) {
+      for (; !keeper->Answers(); std::this_thread::sleep_for(milliseconds(50))) {
         if (told != TimePoint() && Clock::Real().Now() < told + seconds(5)) continue;
         told = Clock::Real().Now();
         log::Error("the hand-over waits for a keeper: {}", core->Protection());

@@ -250,6 +250,12 @@ Status RemoteKeeper::HoldPool(const PoolHeld& pool, int fd) {
   return Status::Ok();
 }
 
+bool RemoteKeeper::Answers() {
+  MutexLock lock(mutex_);
+  (void)Tell(Type::kRecord, keeper::Record());
+  return channel_ != nullptr;
+}
+
 Ledger RemoteKeeper::ledger() const {
   MutexLock lock(mutex_);
   return ledger_;

@@ -79,6 +79,8 @@ class RemoteKeeper final : public Keeper {
   // These do not wait for the keeper.
   Protection protection() const EXCLUDES(state_mutex_);
   bool is_protected() const { return protection().is_protected; }
+  // Asks the keeper, and waits for its answer, at most for the timeout. Without one it is lost.
+  bool Answers() EXCLUDES(mutex_);
 
  private:
   RemoteKeeper(const std::string& socket, const std::string& device, const Options& options,

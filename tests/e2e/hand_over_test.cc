@@ -105,5 +105,36 @@ TEST_F(HandOverTest, WaitsForAKeeperThatHasGoneMeanwhile) {
   ASSERT_NO_FATAL_FAILURE(ExpectAllIsThere());
 }
 
+// A keeper that is stopped, and has not been asked anything since.
+TEST(HandOverToNobodyTest, IsRefused) {
+  TempDir dir;
+  KeeperProcess keeper(dir.path(), {"--host_device_memory=64MiB", "--host_pool=64MiB",
+                                    "--safety_reserve=0", "--reconnect_grace=120s"});
+  ASSERT_THAT(keeper.Start(), IsOk());
+  const auto worker = WorkerProcess::Connect(keeper.worker_socket(), "model");
+  ASSERT_THAT(worker, IsOk());
+  const auto weights = (*worker)->Allocate("weights", "8MiB", 1);
+  ASSERT_THAT(weights, IsOk());
+  const auto before = keeper.daemon();
+  ASSERT_THAT(before, IsOk());
+  keeper.SignalKeeper(SIGSTOP);
+  keeper.SignalDaemon(SIGHUP);
+  const TimePoint until = Clock::Real().Now() + kPatience;
+  while (keeper.log().find("no hand-over: UNAVAILABLE KEEPER_GONE") == std::string::npos) {
+    ASSERT_LT(Clock::Real().Now(), until) << keeper.log();
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  keeper.KillKeeper();
+  ASSERT_THAT(keeper.Start(), IsOk());
+  ASSERT_THAT(keeper.AwaitUsage([](const auto& usage) { return usage.protection().code() == 0; }),
+              IsOk());
+  EXPECT_EQ(*keeper.daemon(), *before);
+  keeper.SignalDaemon(SIGHUP);
+  ASSERT_THAT(keeper.AwaitDaemon(*before), IsOk());
+  EXPECT_THAT((*worker)->Ask("sleep 1"), IsOk());
+  EXPECT_THAT((*worker)->Ask("wake"), IsOk());
+  EXPECT_THAT((*worker)->Ask("check " + *weights + " 1"), IsOk());
+}
+
 }  // namespace
 }  // namespace torpor

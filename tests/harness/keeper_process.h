@@ -41,6 +41,7 @@ class KeeperProcess {
   void KillKeeper();
   void KillDaemon();
   void SignalDaemon(int signal);
+  void SignalKeeper(int signal);
   // SIGTERM to the keeper; its exit status.
   Result<int> Stop();
 
