@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -66,6 +67,9 @@ bool Descends(pid_t pid, pid_t ancestor) {
 
 uint64_t PidNamespace() {
   struct stat status {};
+  std::error_code error;
+  const std::string self = std::filesystem::read_symlink("/proc/self", error);
+  if (self != std::to_string(::getpid())) return 0;  // another one's numbers
   return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 

@@ -25,7 +25,7 @@ Result<ProcessId> FindProcess(pid_t pid);
 bool HasEnded(const ProcessId& process);
 // Whether `pid` is `ancestor`, or a process that it has started, and so on.
 bool Descends(pid_t pid, pid_t ancestor);
-// In which this process' numbers are meant; 0: unknown.
+// In which this process' numbers are meant; 0: unknown, or /proc is another one's.
 uint64_t PidNamespace();
 
 }  // namespace torpor
