@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <utility>
 
 namespace torpor::keeper {
@@ -53,6 +55,8 @@ Status Supervisor::Start() {
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
     ::execvp(arguments[0], arguments.data());
+    ::dprintf(STDERR_FILENO, "torpor-keeper: cannot run %s: %s\n", arguments[0],
+              strerrordesc_np(errno));
     ::_exit(127);
   }
   pidfd_ = OpenPidFd(pid);
