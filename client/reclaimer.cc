@@ -44,8 +44,9 @@ Status Reclaimer::Reclaim() {
   }
   guard_.EndExclude();
   for (const Leftover& leftover : unmapped) {
-    if (leftover.told == nullptr) continue;
-    const Status told = TellFreed(leftover.segment.id, leftover.told);
+    const LinkPtr link = WhoWaits(leftover);
+    if (link == nullptr) continue;
+    const Status told = TellFreed(leftover.segment.id, link);
     if (first.ok()) first = told;
   }
   // While a thread captures a graph, waiting is all that is wrong.
@@ -62,6 +63,12 @@ bool Reclaimer::FindExtents(Leftover& leftover) const {
   if (!extents) return false;
   leftover.extents = *std::move(extents);
   return true;
+}
+
+LinkPtr Reclaimer::WhoWaits(const Leftover& leftover) {
+  if (leftover.told != nullptr || !leftover.segment.lost) return leftover.told;
+  MutexLock lock(mutex_);
+  return last_link_;
 }
 
 Status Reclaimer::TellFreed(SegmentId segment, const LinkPtr& told) {

@@ -26,7 +26,7 @@ class Reclaimer {
     Segment segment;
     // As the daemon says. None: what lies in the segment's range and in no other segment.
     std::vector<wire::Extent> extents;
-    LinkPtr told;  // whose daemon waits for Freed; nothing: none does
+    LinkPtr told;  // whose daemon waits for Freed; nothing: none does, but of what is lost the last
   };
 
   // All must outlive the reclaimer. `first`: the session's first link.
@@ -52,7 +52,8 @@ class Reclaimer {
  private:
   // False: not now.
   bool FindExtents(Leftover& leftover) const;
-  void Release(const Segment& segment);
+  // Null: nobody.
+  LinkPtr WhoWaits(const Leftover& leftover) EXCLUDES(mutex_);
   Status TellFreed(SegmentId segment, const LinkPtr& told) EXCLUDES(mutex_);
 
   Driver& driver_;

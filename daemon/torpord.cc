@@ -130,6 +130,9 @@ Result<Recovery> Recover(RemoteKeeper& keeper) {
     recovery.pool = *std::move(adopted);
     recovery.pool_kept = kept.has_value();
   } else if (!recovery.ledger.images().empty()) {
+    const std::string& reason = adopted.status().reason();
+    // Anything else may pass: the next start shall find it.
+    if (reason != "POOL_MISSING" && reason != "POOL_CHANGED") return adopted.status();
     log::Error("the host pool of the daemon before cannot be used: {}", adopted.status());
   }
   return recovery;

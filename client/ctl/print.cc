@@ -96,10 +96,12 @@ std::string PrintWorkers(const v1::UsageResponse& usage) {
       table.AddRow(head);
     }
     for (const v1::TagUsage& tag : worker.tags()) {
+      const std::string now =
+          tag.lost_bytes() == 0 ? doing : Size(tag.lost_bytes()) + " lost " + doing;
       std::vector<std::string> row = head;
       row.insert(row.end(), {tag.tag(), std::to_string(tag.segments()), Size(tag.resident_bytes()),
                              Size(tag.offloaded_bytes()), Size(tag.discarded_bytes()),
-                             Size(tag.host_bytes()), Size(tag.clean_bytes()), doing});
+                             Size(tag.host_bytes()), Size(tag.clean_bytes()), now});
       table.AddRow(row);
       head.assign(4, "");
     }

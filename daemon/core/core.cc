@@ -243,6 +243,30 @@ Result<std::vector<WorkerId>> Core::Select(const Selector& selector) const {
   return selected;
 }
 
+std::optional<WorkerOutcome> Core::CheckLost(WorkerId worker,
+                                             const Inventory::TagFilter& tags) const {
+  Bytes lost{};
+  std::string lost_tags;
+  for (const auto& [tag, size] : inventory_.Lost(worker)) {
+    if (!tags(tag)) continue;
+    lost += size;
+    lost_tags += (lost_tags.empty() ? "" : ",") + tag;
+  }
+  if (lost == Bytes(0)) return std::nullopt;
+  const auto info = inventory_.FindWorker(worker);
+  WorkerOutcome outcome;
+  outcome.worker = worker;
+  if (info.has_value()) outcome.name = info->name;
+  outcome.status =
+      Status(Code::kDataLoss, "SEGMENTS_LOST",
+             "worker " + WorkerName(worker) + " has lost " + FormatBytes(lost) + " under " +
+                 lost_tags + " with daemon and keeper: start it anew, or let it free them")
+          .With("worker", WorkerName(worker))
+          .With("lost_tags", lost_tags)
+          .With("lost_bytes", lost.value());
+  return outcome;
+}
+
 Result<std::vector<WorkerOutcome>> Core::Sleep(const SleepCommand& command) {
   SleepSpec spec;
   TORPOR_ASSIGN_OR_RETURN(spec.policy, PolicyFrom(command.level, command.policies));
@@ -254,8 +278,10 @@ Result<std::vector<WorkerOutcome>> Core::Sleep(const SleepCommand& command) {
   spec.deadline = command.deadline;
   spec.cancel = command.cancel;
   spec.again = command.again;
-  std::vector<WorkerOutcome> outcomes =
-      RunOnAll(workers, [&](WorkerId worker) { return RunSleep(context_, worker, spec); });
+  std::vector<WorkerOutcome> outcomes = RunOnAll(workers, [&](WorkerId worker) {
+    const auto lost = CheckLost(worker, spec.tags);
+    return lost.has_value() ? *lost : RunSleep(context_, worker, spec);
+  });
   TORPOR_RETURN_IF_ERROR(SharedFailure(outcomes));
   return outcomes;
 }
@@ -277,8 +303,10 @@ Result<std::vector<WorkerOutcome>> Core::WakeUp(const WakeCommand& command) {
   spec.deadline = command.deadline;
   spec.cancel = command.cancel;
   spec.again = command.again;
-  std::vector<WorkerOutcome> outcomes =
-      RunOnAll(workers, [&](WorkerId worker) { return RunWake(context_, worker, spec); });
+  std::vector<WorkerOutcome> outcomes = RunOnAll(workers, [&](WorkerId worker) {
+    const auto lost = CheckLost(worker, spec.tags);
+    return lost.has_value() ? *lost : RunWake(context_, worker, spec);
+  });
   TORPOR_RETURN_IF_ERROR(SharedFailure(outcomes));
   return outcomes;
 }

@@ -191,6 +191,8 @@ class Core final : public WorkerServer::Handler {
   Status OwnSleepEndpoint(WorkerId worker, const wire::SetSleepEndpoint& request);
 
   Result<std::vector<WorkerId>> Select(const Selector& selector) const;
+  // An outcome for a worker that has lost something under `tags`: no OK could be right.
+  std::optional<WorkerOutcome> CheckLost(WorkerId worker, const Inventory::TagFilter& tags) const;
   void LeaveReservation(const WorkerInfo& info);
   Result<ReserveResult> RecordMade(const ReservationSpec& spec, Result<ReserveResult> made);
 

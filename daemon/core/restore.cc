@@ -237,6 +237,7 @@ class Core::Restorer {
                   status, segment->size);
       // It stays in the journal: its worker keeps the addresses, also from the next daemon.
       arena.lost.push_back({segment->offset, segment->size});
+      arena.lost_segments[segment->segment] = segment->size;
       if (segment->state != JournalState::kResident) continue;
       for (const ExtentHeld* const extent : found.ExtentsOf(*segment)) {
         of_lost.insert(extent->extent);

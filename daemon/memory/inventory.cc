@@ -155,6 +155,9 @@ std::vector<WorkerStats> Inventory::Snapshot() const {
       of_tag.addresses = arena->size();
       of_tag.stranded = arena->stranded();
       of_tag.extents = static_cast<int64_t>(arena->extents().size());
+      for (const auto& [segment, lost] : worker.lost_segments) {
+        if (lost.first == tag) of_tag.lost += lost.second;
+      }
       for (const auto& [offset, segment] : arena->segments()) {
         ++of_tag.segments;
         if (!segment->at_rest() && segment->state() != SegmentState::kPending) ++of_tag.moving;
@@ -220,7 +223,9 @@ bool Inventory::HasTag(WorkerId id, const std::string& tag) const {
   const Worker* const worker = Find(id);
   if (worker == nullptr) return false;
   const auto arena = worker->arenas.find(tag);
-  return arena != worker->arenas.end() && !arena->second->segments().empty();
+  if (arena != worker->arenas.end() && !arena->second->segments().empty()) return true;
+  return std::any_of(worker->lost_segments.begin(), worker->lost_segments.end(),
+                     [&](const auto& lost) { return lost.second.first == tag; });
 }
 
 // --- after a restart
@@ -252,6 +257,9 @@ void Inventory::Restore(WorkerInfo info, std::vector<RestoredArena> arenas) {
     worker.lost.insert(from.lost_extents.begin(), from.lost_extents.end());
     arena->Restore(std::move(segments), from.extents, from.lost);
     arena->Leave(from.leaving);
+    for (const auto& [segment, size] : from.lost_segments) {
+      worker.lost_segments[segment] = {from.tag, size};
+    }
     worker.arenas[from.tag] = std::move(arena);
   }
 }
@@ -349,6 +357,21 @@ std::vector<Inventory::TagExtents> Inventory::Extents(WorkerId id) const {
     for (const auto& [offset, extent] : arena->extents()) of_tag.extents.push_back(extent);
   }
   return all;
+}
+
+std::map<std::string, Bytes> Inventory::Lost(WorkerId id) const {
+  MutexLock lock(mutex_);
+  std::map<std::string, Bytes> by_tag;
+  if (const Worker* const worker = Find(id)) {
+    for (const auto& [segment, lost] : worker->lost_segments) by_tag[lost.first] += lost.second;
+  }
+  return by_tag;
+}
+
+bool Inventory::ForgetLost(WorkerId id, SegmentId segment) {
+  MutexLock lock(mutex_);
+  Worker* const worker = Find(id);
+  return worker != nullptr && worker->lost_segments.erase(segment) > 0;
 }
 
 // --- allocation

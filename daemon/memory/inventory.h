@@ -53,6 +53,7 @@ struct TagStats {
   Bytes stranded{};
   Bytes host{};
   Bytes clean{};  // of the host pool, by images of resident segments
+  Bytes lost{};   // that the worker has not freed yet
 };
 
 struct WorkerStats {
@@ -125,6 +126,7 @@ class Inventory {
   std::vector<MemoryHolder> Holders() const EXCLUDES(mutex_);
   // Tags of the worker with a segment that has no memory.
   wire::AsleepTags AsleepTags(WorkerId id) EXCLUDES(mutex_);
+  // Also if it was lost.
   bool HasTag(WorkerId id, const std::string& tag) const EXCLUDES(mutex_);
 
   // --- after a restart
@@ -142,6 +144,8 @@ class Inventory {
     // What the worker keeps for itself, and where.
     std::vector<ExtentId> lost_extents;
     std::vector<RangeSet::Range> lost;
+    // What it had there, or in the pool.
+    std::map<SegmentId, Bytes> lost_segments;
     // Where extents were that no segment needs: the worker may still map them.
     std::vector<RangeSet::Range> leaving;
   };
@@ -175,6 +179,10 @@ class Inventory {
     std::vector<ExtentPtr> extents;
   };
   std::vector<TagExtents> Extents(WorkerId worker) const EXCLUDES(mutex_);
+  // Of what a restart has lost, by tag.
+  std::map<std::string, Bytes> Lost(WorkerId worker) const EXCLUDES(mutex_);
+  // The worker has freed a segment that was lost. False: it is no such one.
+  bool ForgetLost(WorkerId worker, SegmentId segment) EXCLUDES(mutex_);
 
   // --- allocation
   struct Placement {
@@ -249,7 +257,8 @@ class Inventory {
     std::map<SegmentId, Orphans> freeing;
     std::optional<OperationId> operation;
     std::set<ExtentId> lost;  // that it maps, and nobody else has
-    bool returning = false;   // under the operation of Restore
+    std::map<SegmentId, std::pair<std::string, Bytes>> lost_segments;  // tag, size
+    bool returning = false;  // under the operation of Restore
     bool closing = false;
   };
 

@@ -75,6 +75,7 @@ Result<std::vector<ExtentPtr>> FreeSegment(const OperationContext& context, Work
 }
 
 void FinishFree(const OperationContext& context, WorkerId worker, SegmentId id) {
+  if (context.inventory.ForgetLost(worker, id)) return RecordFreed(context, worker, id);
   EndExtents(context, context.inventory.Freed(worker, id));
 }
 

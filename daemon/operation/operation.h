@@ -126,6 +126,7 @@ Status FinishAllocation(const OperationContext& context, WorkerId worker, Segmen
 // The extents that the worker has to unmap before it says Freed.
 Result<std::vector<ExtentPtr>> FreeSegment(const OperationContext& context, WorkerId worker,
                                            SegmentId segment);
+// The worker has unmapped what FreeSegment gave, or has freed what a restart had lost.
 void FinishFree(const OperationContext& context, WorkerId worker, SegmentId segment);
 
 // Ends extents that no book names any more: out of custody, then released.

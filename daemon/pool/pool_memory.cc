@@ -253,8 +253,11 @@ Result<std::unique_ptr<PoolMemory>> PoolMemory::Open(const std::string& path,
                                                      std::string description, Bytes size,
                                                      Bytes slab) {
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!file.valid() && errno != ENOENT && errno != ENOTDIR) {
+    return ErrnoStatus(errno, "open the host pool " + path);
+  }
   if (!file.valid()) {
-    return NotFound("POOL_MISSING", "the host pool " + path + ": " + strerrordesc_np(errno))
+    return NotFound("POOL_MISSING", "there is no host pool " + path + " any more")
         .With("path", path);
   }
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {

@@ -44,7 +44,7 @@ class PoolMemory {
   static Result<std::unique_ptr<PoolMemory>> Adopt(UniqueFd file, std::string path,
                                                    std::string description, Bytes size, Bytes slab);
   // The same, of a file that nobody has open. As Adopt, and
-  //   NOT_FOUND POOL_MISSING; FAILED_PRECONDITION POOL_IN_USE
+  //   NOT_FOUND POOL_MISSING; FAILED_PRECONDITION POOL_IN_USE; as ErrnoStatus, of what may pass
   static Result<std::unique_ptr<PoolMemory>> Open(const std::string& path, std::string description,
                                                   Bytes size, Bytes slab);
   ~PoolMemory();

@@ -111,6 +111,7 @@ void FromTag(const TagStats& stats, v1::TagUsage& usage) {
   usage.set_host_bytes(stats.host.value());
   usage.set_clean_bytes(stats.clean.value());
   usage.set_moving_segments(stats.moving);
+  usage.set_lost_bytes(stats.lost.value());
 }
 
 void FromWorker(const WorkerStats& stats, v1::WorkerUsage& usage) {

@@ -283,6 +283,14 @@ class NamedPoolTest : public KeeperTest {
   NamedPoolTest() : NamedPoolTest(std::make_unique<TempDir>("/dev/shm")) {}
   explicit NamedPoolTest(std::unique_ptr<TempDir> pool)
       : KeeperTest("--pool_dir=" + pool->path()), pool_dir_(std::move(pool)) {}
+  grpc::Status Sleep(const std::string& worker) {
+    v1::SleepRequest request;
+    request.mutable_selector()->add_workers(worker);
+    request.set_level(1);
+    grpc::ClientContext context;
+    v1::SleepResponse response;
+    return keeper_.NewStub()->Sleep(&context, request, &response);
+  }
   bool HasFile() const { return !std::filesystem::is_empty(pool_dir_->path()); }
 
   std::unique_ptr<TempDir> pool_dir_;
@@ -327,6 +335,23 @@ TEST_F(NamedPoolTest, WhatSleepsOutlivesBoth) {
   EXPECT_THAT(awake->Ask("sleep 1"), IsOk());
   EXPECT_THAT(awake->Ask("wake"), IsOk());
   EXPECT_THAT(awake->Ask("check " + *lost + " 3"), IsOk());
+
+  // Nobody is told that it sleeps, or is awake, until it has freed what is lost.
+  for (const bool freed : {false, true}) {
+    if (freed) {
+      ASSERT_THAT(awake->Ask("free " + *lost), IsOk());
+      ASSERT_THAT(keeper_.AwaitUsage([](const v1::UsageResponse& now) {
+        return now.workers(1).tags(0).lost_bytes() == 0;
+      }),
+                  IsOk());
+    }
+    const grpc::Status slept = Sleep("awake");
+    EXPECT_EQ(ReasonOf(slept), freed ? "" : "SEGMENTS_LOST") << slept.error_message();
+    if (!freed) {
+      EXPECT_EQ(DetailOf(slept, "lost_bytes"), std::to_string(MiB(8).value()));
+      EXPECT_EQ(keeper_.Usage()->workers(1).tags(0).lost_bytes(), MiB(8).value());
+    }
+  }
 
   // And again, with what slept, woke and sleeps.
   EXPECT_THAT(asleep->Ask("sleep 1"), IsOk());
