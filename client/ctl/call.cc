@@ -34,7 +34,8 @@ std::unique_ptr<v1::MemoryService::Stub> Connect(const std::string& target) {
   grpc::ChannelArguments arguments;
   // For a daemon that is about to be there again.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  // Also how long a daemon that is there, and busy, may take to answer a new connection.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 10'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
   // Usage of a daemon with many workers and reservations.
   arguments.SetMaxReceiveMessageSize(static_cast<int>(MiB(64).value()));

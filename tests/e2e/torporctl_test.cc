@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "lib/base/status_matchers.h"
 #include "tests/harness/child_process.h"
@@ -135,6 +136,17 @@ TEST_F(TorporctlTest, SaysSoWhenNobodyIsThere) {
   const Finished usage = Ctl({"usage"});
   EXPECT_EQ(usage.exit_status, 1);
   EXPECT_THAT(usage.errors, HasSubstr("DAEMON_NOT_RUNNING"));
+}
+
+TEST_F(TorporctlTest, WaitsForADaemonThatIsSlowToAnswer) {
+  daemon_->process().Signal(SIGSTOP);
+  std::thread goes_on([&] {
+    std::this_thread::sleep_for(milliseconds(500));
+    daemon_->process().Signal(SIGCONT);
+  });
+  const Finished usage = Ctl({"usage"});
+  goes_on.join();
+  EXPECT_EQ(usage.exit_status, 0) << usage.errors;
 }
 
 TEST_F(TorporctlTest, ReservesAndReleases) {
