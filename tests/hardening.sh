@@ -101,9 +101,13 @@ run_survival() {
     TORPOR_BAZEL_FLAGS="--output_base=$cache/survival --max_idle_secs=60" \
       tests/survival/survival.sh --check || return 1
   done
+}
+
 run_deploy() {
+  local built
   bazel build --jobs="$jobs" //deploy:deb || return 1
-  tests/deploy/install_test.sh bazel-bin/deploy/torpor_*_amd64.deb "$cache/deploy"
+  built=$(bazel info bazel-bin 2> /dev/null) || return 1
+  tests/deploy/install_test.sh "$built"/deploy/torpor_*_amd64.deb "$cache/deploy"
 }
 
 failed=0
