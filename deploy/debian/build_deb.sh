@@ -25,7 +25,21 @@ for item in "$@"; do
   install -D -m "$mode" "$source" "$root/$target"
   if [ "$(head -c4 "$source" | tail -c3)" = ELF ]; then strip --strip-unneeded "$root/$target"; fi
 done
-gzip -9n "$root/usr/share/doc/torpor/changelog"
+
+declare -A about=(
+  [torpord]="owns the device memory of the workers of one GPU"
+  [torpor-keeper]="keeps what must outlive torpord"
+  [torporctl]="has torpord put workers to sleep and wake them"
+)
+mkdir -p "$root/usr/share/man/man1"
+for program in "${!about[@]}"; do
+  page=$root/usr/share/man/man1/$program.1
+  "$root/usr/bin/$program" --help |
+    awk -v program="$program" -v version="$version" -v date=2024-01-01 -v about="${about[$program]}" \
+      -f "$control/manual.awk" > "$page"
+  gzip -9n "$page"
+done
+sed "s/@VERSION@/$version/" "$control/changelog.in" | gzip -9n > "$root/usr/share/doc/torpor/changelog.gz"
 
 mkdir "$root/DEBIAN"
 size=$(find "$root" -type f -printf '%s\n' | awk '{ sum += int(($1 + 1023) / 1024) } END { print sum }')

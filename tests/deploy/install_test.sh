@@ -17,11 +17,16 @@ say() { echo "install: $*"; }
 [ "$(id -u)" = 0 ] || skip "not root"
 command -v debootstrap > /dev/null || apt-get -qq install -y debootstrap > /dev/null ||
   skip "no debootstrap"
-base=$cache/bookworm
+base=$cache/bookworm-2  # another number when what is in it changes
 if [ ! -e "$base.ready" ]; then
   rm -rf "$base"
   debootstrap --variant=minbase --include=systemd,systemd-sysv,libstdc++6 bookworm "$base" \
     > "$cache/debootstrap.log" 2>&1 || skip "debootstrap fails: $(tail -n 1 "$cache/debootstrap.log")"
+  # Tools only, which debootstrap itself does not sort out.
+  cp -r /etc/apt/apt.conf.d "$base/etc/apt/"
+  chroot "$base" sh -c 'apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+    apt-get -qq install -y --no-install-recommends lintian man-db && apt-get clean' \
+    > "$cache/apt.log" 2>&1 || say "no lintian: $(tail -n 1 "$cache/apt.log")"
   touch "$base.ready"
 fi
 
@@ -44,6 +49,15 @@ users() { inside getent passwd; inside getent group; }
 # PATTERN COMMAND...: in what it prints.
 prints() { grep -qE -e "$1" <<< "$("${@:2}")"; }
 
+# ---- Looked at
+
+if [ -e "$root/usr/bin/lintian" ]; then
+  said=$(inside lintian --allow-root --fail-on error,warning /root/torpor.deb 2>&1) || die "lintian: $said"
+  say "lintian has nothing to say"
+else
+  say "lintian SKIPPED"
+fi
+
 # ---- Installed, removed, purged, without systemd
 
 listing > "$root.before"
@@ -52,6 +66,7 @@ inside dpkg -i /root/torpor.deb > /dev/null 2>&1
 for program in torpord torporctl torpor-keeper; do
   inside "$program" --version > /dev/null
   inside "$program" --help > /dev/null
+  [ ! -e "$root/usr/bin/man" ] || prints '^ +--help' inside man "$program" || die "no manual of $program"
 done
 prints 'libtorpor\.so' inside ldconfig -p || die "libtorpor.so is not found"
 prints '^torpor:' users || die "no user torpor"
@@ -158,6 +173,11 @@ await as --groups "$group"
 if as --clear-groups > /dev/null 2>&1; then die "everybody may"; fi
 
 before=$(daemon)
+in_system dpkg -i /root/torpor.deb > /dev/null 2>&1
+[ "$(daemon)" = "$before" ] || die "an upgrade of the package has ended the daemon"
+protected || die "an upgrade of the package has ended the keeper"
+say "an upgrade leaves it alone"
+
 signal KILL "$before"
 await another_daemon "$before"
 say "another daemon follows one that was killed"
