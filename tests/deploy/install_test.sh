@@ -224,6 +224,6 @@ in_system systemctl enable torpor.target torpor-gpus.service torpor@host-0 2> /d
 in_system systemctl start "$unit"
 in_system dpkg -P torpor > /dev/null
 [ "$(in_system systemctl is-active "$unit" || true)" = inactive ] || die "it runs on without its package"
-left=$(in_system sh -c "find / -xdev -name '*torpor*' -not -path '/proc/*' -not -path '/root/*'; ls -d /run/torpor* 2> /dev/null" || true)
+left=$(in_system sh -c "find / -xdev -name '*torpor*' -not -path '/proc/*' -not -path '/root/*' -not -path '/var/cache/man/*'; ls -d /run/torpor* 2> /dev/null" || true)
 [ -z "$left" ] || die "purge has left $left"
 say "stopped and purged"
