@@ -15,8 +15,10 @@
 #include <map>
 #include <string>
 
+#include "lib/base/clock.h"
 #include "lib/base/status_matchers.h"
 #include "lib/base/unique_fd.h"
+#include "tests/harness/child_process.h"
 #include "tests/harness/keeper_process.h"
 #include "tests/harness/temp_dir.h"
 
