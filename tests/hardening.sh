@@ -13,6 +13,8 @@
 #          runs
 #   survival  every operation held up at each of its steps, and all that is in
 #          docs/survival.md, three times
+#   deploy the package, installed in a Debian of its own whose systemd runs it;
+#          needs root
 #
 # TORPOR_JOBS (2) processes at a time. TORPOR_HARDENING_CACHE
 # (~/.cache/torpor-hardening) keeps each section's build apart from the usual
@@ -23,14 +25,14 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 cache=${TORPOR_HARDENING_CACHE:-$HOME/.cache/torpor-hardening}
 jobs=${TORPOR_JOBS:-2}
-all=(asan tsan clang tidy fuzz survival)
+all=(asan tsan clang tidy fuzz survival deploy)
 
-usage() { sed -n '2,20s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,22s/^# \{0,1\}//p' "$0"; }
 
 sections=()
 for section in "$@"; do
   case $section in
-    asan | tsan | clang | tidy | fuzz | survival) sections+=("$section") ;;
+    asan | tsan | clang | tidy | fuzz | survival | deploy) sections+=("$section") ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; exit 2 ;;
   esac
@@ -99,6 +101,13 @@ run_survival() {
     TORPOR_BAZEL_FLAGS="--output_base=$cache/survival --max_idle_secs=60" \
       tests/survival/survival.sh --check || return 1
   done
+}
+
+run_deploy() {
+  local built
+  bazel build --jobs="$jobs" //deploy:deb || return 1
+  built=$(bazel info bazel-bin 2> /dev/null) || return 1
+  tests/deploy/install_test.sh "$built"/deploy/torpor_*_amd64.deb "$cache/deploy"
 }
 
 failed=0

@@ -79,7 +79,8 @@ std::string HowEnded(const std::optional<int>& status) {
 
 }  // namespace
 
-Result<std::unique_ptr<KeeperServer>> KeeperServer::Create(const Options& options) {
+Result<std::unique_ptr<KeeperServer>> KeeperServer::Create(const Options& options,
+                                                           ServiceManager manager) {
   TORPOR_RETURN_IF_ERROR(MakeFoldersOf(options.journal));
   TORPOR_RETURN_IF_ERROR(MakeFoldersOf(options.socket));
   // Whoever has the journal has the socket.
@@ -102,15 +103,16 @@ Result<std::unique_ptr<KeeperServer>> KeeperServer::Create(const Options& option
   if (::sigprocmask(SIG_BLOCK, &taken, nullptr) != 0) return ErrnoStatus(errno, "block signals");
   UniqueFd signals(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals.valid()) return ErrnoStatus(errno, "take signals");
-  return std::unique_ptr<KeeperServer>(
-      new KeeperServer(options, std::move(journal), std::move(listener), std::move(signals)));
+  return std::unique_ptr<KeeperServer>(new KeeperServer(
+      options, std::move(journal), std::move(listener), std::move(signals), std::move(manager)));
 }
 
 KeeperServer::KeeperServer(const Options& options, std::unique_ptr<Journal> journal,
-                           UniqueFd listener, UniqueFd signals)
+                           UniqueFd listener, UniqueFd signals, ServiceManager manager)
     : options_(options),
       custody_(std::move(journal)),
       supervisor_(options.command),
+      manager_(std::move(manager)),
       listener_(std::move(listener)),
       signals_(std::move(signals)) {}
 
@@ -122,6 +124,7 @@ int KeeperServer::Run() {
     StartDaemon();
   }
   while (!exit_.has_value()) {
+    manager_.TellAlive(Clock::Real().Now());
     // A negative descriptor is passed over.
     std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0},
                                   {attached_.socket.get(), POLLIN, 0},
@@ -129,7 +132,7 @@ int KeeperServer::Run() {
                                   {supervisor_.pidfd(), POLLIN, 0}};
     const size_t first = polled.size();
     for (const Connection& one : waiting_) polled.push_back({one.socket.get(), POLLIN, 0});
-    if (::poll(polled.data(), polled.size(), TimeoutMs(start_at_)) < 0 && errno != EINTR) return 1;
+    if (::poll(polled.data(), polled.size(), TimeoutMs(NextTime())) < 0 && errno != EINTR) return 1;
     if (polled[0].revents != 0) OnSignal();
     // What the daemon said before its end is still there.
     if (polled[1].revents != 0) {
@@ -148,6 +151,17 @@ int KeeperServer::Run() {
   return *exit_;
 }
 
+std::optional<TimePoint> KeeperServer::NextTime() const {
+  const std::optional<TimePoint>& due = manager_.watchdog_due();
+  if (!start_at_.has_value() || !due.has_value()) return start_at_.has_value() ? start_at_ : due;
+  return std::min(*start_at_, *due);
+}
+
+void KeeperServer::TellAttached() {
+  manager_.Tell("READY=1");
+  manager_.TellStatus("has daemon " + std::to_string(attached_.peer.pid));
+}
+
 void KeeperServer::StartDaemon() {
   start_at_.reset();
   daemon_attached_ = false;
@@ -162,6 +176,7 @@ void KeeperServer::StartDaemon() {
     Log("a keeper after this one will not know the daemon: %s", noted.ToString().c_str());
   }
   Log("daemon %d started", daemon.pid);
+  manager_.TellStatus("daemon " + std::to_string(daemon.pid) + " starts");
 }
 
 bool KeeperServer::TakeOverAttached() {
@@ -209,6 +224,7 @@ void KeeperServer::OnSignal() {
       continue;
     }
     stopping_ = true;
+    manager_.Tell("STOPPING=1");
     if (!supervisor_.running()) exit_ = 0;
     supervisor_.Signal(SIGTERM);
   }
@@ -250,6 +266,7 @@ void KeeperServer::OnFirstQuestion(std::list<Connection>::iterator from) {
   const bool daemons = IsDaemons(connection.peer);
   // The daemon may have had one before.
   attached_ = std::move(connection);
+  TellAttached();
   if (daemons) {
     daemon_attached_ = true;
     supervisor_.NoteAttached();
@@ -282,6 +299,7 @@ void KeeperServer::OnDaemonEnd() {
     if (TakeOverAttached()) return;
     if (!stopping_) return Log("the daemon that is attached cannot be watched");
   }
+  manager_.TellStatus("daemon " + std::to_string(pid) + " " + HowEnded(end.status));
   // 2: its command line is wrong, which another start does not mend. That of a daemon which follows
   // another one may be put right, and until then everything stays here.
   const bool empty = custody_.descriptors() == 0 && custody_.ledger().sessions().empty();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "daemon/keeper/custody.h"
+#include "daemon/keeper/service_manager.h"
 #include "daemon/keeper/supervisor.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
@@ -29,21 +30,27 @@ class KeeperServer {
     std::string journal;
     std::vector<std::string> command;  // of the daemon
   };
-  // Blocks SIGTERM, SIGINT and SIGCHLD of this process, which Run takes.
-  static Result<std::unique_ptr<KeeperServer>> Create(const Options& options);
+  // The service manager hears READY=1 when a daemon has attached, and WATCHDOG=1 as long as Run
+  // goes round: also without a daemon, for a keeper has the more to keep then. Blocks SIGTERM,
+  // SIGINT and SIGCHLD of this process, which Run takes.
+  static Result<std::unique_ptr<KeeperServer>> Create(const Options& options,
+                                                      ServiceManager manager = {});
 
   // Until a signal or the daemon's own end; gives the exit status.
   int Run();
 
  private:
   KeeperServer(const Options& options, std::unique_ptr<Journal> journal, UniqueFd listener,
-               UniqueFd signals);
+               UniqueFd signals, ServiceManager manager);
 
   struct Connection {
     UniqueFd socket;
     net::PeerCredentials peer;
   };
 
+  // When there is something to do though nothing comes in.
+  std::optional<TimePoint> NextTime() const;
+  void TellAttached();
   void StartDaemon();
   // Of the process that has attached; false if it cannot be watched.
   bool TakeOverAttached();
@@ -60,6 +67,7 @@ class KeeperServer {
   const Options options_;
   Custody custody_;
   Supervisor supervisor_;
+  ServiceManager manager_;
   const UniqueFd listener_;
   const UniqueFd signals_;
   std::list<Connection> waiting_;  // which have not asked anything yet

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/keeper/keeper_server.h"
+#include "daemon/keeper/service_manager.h"
 #include "lib/cli/flag_set.h"
 #include "lib/cli/version.h"
 
@@ -51,7 +52,7 @@ int Main(const std::vector<std::string>& arguments) {
   options.command = *std::move(rest);
   options.command.push_back("--keeper=" + options.socket);
   RaiseDescriptorLimit();
-  const auto server = KeeperServer::Create(options);
+  const auto server = KeeperServer::Create(options, ServiceManager::FromEnvironment());
   if (!server.ok()) {
     std::fprintf(stderr, "torpor-keeper: %s\n", server.status().ToString().c_str());
     return 1;

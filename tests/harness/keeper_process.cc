@@ -38,7 +38,7 @@ KeeperProcess::~KeeperProcess() {
 
 void KeeperProcess::Pause() { std::this_thread::sleep_for(milliseconds(5)); }
 
-Status KeeperProcess::Start() {
+Status KeeperProcess::Start(const std::map<std::string, std::string>& environment) {
   const auto before = daemon();
   ChildProcess::Options options;
   options.command = {std::filesystem::absolute("daemon/keeper/torpor-keeper"),
@@ -46,6 +46,7 @@ Status KeeperProcess::Start() {
   for (std::string& word : DaemonProcess::Command(runtime_dir_, flags_, program_)) {
     options.command.push_back(std::move(word));
   }
+  options.environment = environment;
   options.error_file = runtime_dir_ + "/keeper.log";
   TORPOR_ASSIGN_OR_RETURN(process_, ChildProcess::Start(options));
   if (before.ok()) return Status::Ok();

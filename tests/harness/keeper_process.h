@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <sys/types.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,9 +37,10 @@ class KeeperProcess {
   KeeperProcess& operator=(const KeeperProcess&) = delete;
 
   // Starts a keeper: the first one, or another one after KillKeeper. The daemon serves on return.
-  Status Start();
+  Status Start(const std::map<std::string, std::string>& environment = {});
   // SIGKILL; gone on return.
   void KillKeeper();
+  void SignalKeeper(int signal) { process_->Signal(signal); }
   void KillDaemon();
   void SignalDaemon(int signal);
   void SignalKeeper(int signal);

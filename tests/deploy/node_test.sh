@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# torpor-devices and torpor-node: what they make of what nvidia-smi prints, and, on the host driver,
+# real keepers and daemons that are killed and stopped.
+#
+#   node_test.sh TORPOR_DEVICES TORPOR_NODE TORPORD TORPOR_KEEPER TORPORCTL
+set -euo pipefail
+scratch=$(mktemp -d /dev/shm/torpor.XXXXXX)
+node=
+cleanup() {
+  local lock pid
+  if [ -n "$node" ]; then
+    kill -KILL "$node" || true
+    for lock in "$scratch"/run/host-*/lock; do
+      pid=$(cat "$lock")
+      kill -KILL "$(parent_of "$pid")" "$pid" || true
+    done
+  fi
+  rm -rf "$scratch"
+}
+trap cleanup EXIT
+die() {
+  echo "node: $*" >&2
+  [ ! -e "$scratch/log" ] || cat "$scratch/log" >&2
+  exit 1
+}
+
+mkdir "$scratch/bin"
+install -m 755 "$1" "$scratch/bin/torpor-devices"
+install -m 755 "$2" "$scratch/bin/torpor-node"
+for program in "$3" "$4" "$5"; do ln -s "$(readlink -f "$program")" "$scratch/bin/"; done
+export PATH=$scratch/bin:$PATH
+
+# A GPU, one with MIG instances, one that is called like an instance.
+cat > "$scratch/bin/nvidia-smi" << 'X'
+#!/bin/sh
+[ "$1" = -L ] && cat "$(dirname "$0")/list"
+X
+chmod +x "$scratch/bin/nvidia-smi"
+cat > "$scratch/bin/list" << 'X'
+GPU 0: NVIDIA H200 (UUID: GPU-1b2c3d4e-0000-4106-c12f-20bd9faed9f6)
+GPU 1: NVIDIA H200 (UUID: GPU-2b2c3d4e-0000-4106-c12f-20bd9faed9f6)
+  MIG 1g.18gb     Device  0: (UUID: MIG-3b2c3d4e-0000-5106-912f-20bd9faed9f6)
+  MIG 1g.18gb     Device  1: (UUID: MIG-4b2c3d4e-0000-5106-912f-20bd9faed9f6)
+GPU 2: NVIDIA A MIG (UUID: GPU-5b2c3d4e-0000-4106-c12f-20bd9faed9f6)
+X
+expected="GPU-1b2c3d4e-0000-4106-c12f-20bd9faed9f6
+MIG-3b2c3d4e-0000-5106-912f-20bd9faed9f6
+MIG-4b2c3d4e-0000-5106-912f-20bd9faed9f6
+GPU-5b2c3d4e-0000-4106-c12f-20bd9faed9f6"
+[ "$(torpor-devices)" = "$expected" ] || die "torpor-devices: $(torpor-devices)"
+: > "$scratch/bin/list"
+if torpor-devices 2> "$scratch/err"; then die "no device is no error"; fi
+grep -q 'shows no device' "$scratch/err" || die "says: $(cat "$scratch/err")"
+rm "$scratch/bin/list"
+if torpor-node run 2> "$scratch/err"; then die "a driver that fails is no error"; fi
+grep -q 'is the driver loaded' "$scratch/err" || die "says: $(cat "$scratch/err")"
+
+# COMMAND...: until it succeeds.
+await() {
+  for _ in $(seq 600); do
+    if "$@" > /dev/null 2>&1; then return; fi
+    sleep 0.1
+  done
+  die "in vain: $*"
+}
+daemon_pid() { cat "$TORPOR_RUNTIME_DIR/$1/lock"; }
+parent_of() { awk '/^PPid:/ { print $2 }' "/proc/$1/status"; }
+# Or is waited for by nobody, as an orphan may be.
+ended() { ! grep -q '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status" 2> /dev/null; }
+changed() { [ "$(daemon_pid "$1")" != "$2" ] && torpor-node check; }
+
+export TORPOR_DEVICES="host-0 host-1" TORPOR_RUNTIME_DIR=$scratch/run
+if torpor-node check 2> /dev/null; then die "check: nothing runs"; fi
+torpor-node run --driver=host --host_device_memory=64MiB --host_pool=16MiB --pool_memory=memfd \
+  > "$scratch/log" 2>&1 &
+node=$!
+await torpor-node check
+
+# A daemon that dies is followed by another, a keeper that dies as well, which takes over.
+before=$(daemon_pid host-0)
+keeper=$(parent_of "$before")
+kill -KILL "$before"
+await changed host-0 "$before"
+after=$(daemon_pid host-0)
+[ "$(parent_of "$after")" = "$keeper" ] || die "another keeper has started it"
+kill -KILL "$keeper"
+await grep -q "daemon $after lives on without its keeper: taken over" "$scratch/log"
+[ "$(daemon_pid host-0)" = "$after" ] || die "the daemon did not survive its keeper"
+
+# One that hangs is told.
+kill -STOP "$after"
+if torpor-node check 2> "$scratch/err"; then die "check: host-0 stands still"; fi
+grep -q 'the daemon of host-0 does not answer' "$scratch/err" || die "says: $(cat "$scratch/err")"
+kill -CONT "$after"
+await torpor-node check
+
+# All end, and nothing is left.
+other=$(daemon_pid host-1)
+kill -TERM "$node"
+status=0
+wait "$node" || status=$?
+node=
+[ "$status" = 0 ] || die "stopped, it has exit status $status"
+for pid in $after $other; do
+  ended "$pid" || die "daemon $pid is left"
+done
+
+# A wrong command line does not get better.
+status=0
+torpor-node run --no_such_flag > "$scratch/log" 2>&1 || status=$?
+[ "$status" = 2 ] || die "a wrong flag: exit status $status"
