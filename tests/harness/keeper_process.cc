@@ -66,8 +66,6 @@ void KeeperProcess::SignalDaemon(int signal) {
   if (const auto pid = daemon(); pid.ok()) ::kill(*pid, signal);
 }
 
-void KeeperProcess::SignalKeeper(int signal) { process_->Signal(signal); }
-
 Result<int> KeeperProcess::Stop() {
   process_->Signal(SIGTERM);
   return process_->Wait();

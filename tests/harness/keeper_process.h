@@ -43,7 +43,6 @@ class KeeperProcess {
   void SignalKeeper(int signal) { process_->Signal(signal); }
   void KillDaemon();
   void SignalDaemon(int signal);
-  void SignalKeeper(int signal);
   // SIGTERM to the keeper; its exit status.
   Result<int> Stop();
 
