@@ -14,36 +14,10 @@
 #include "lib/base/status.h"
 #include "lib/base/unique_fd.h"
 #include "lib/base/units.h"
+#include "lib/cuda/call_kind.h"
 #include "lib/cuda/driver.h"
 
 namespace torpor {
-
-// One per method of Driver that can fail.
-enum class CallKind {
-  kGetMemoryInfo,
-  kReserveAddresses,
-  kFreeAddresses,
-  kCreate,
-  kRelease,
-  kExport,
-  kImport,
-  kMap,
-  kSetAccess,
-  kUnmap,
-  kRegisterHost,
-  kUnregisterHost,
-  kCreateStream,
-  kDestroyStream,
-  kCopyToHost,
-  kCopyToDevice,
-  kClear,
-  kDigest,
-  kRecordEvent,
-  kWaitEvent,
-  kSynchronize,
-};
-inline constexpr int kCallKinds = static_cast<int>(CallKind::kSynchronize) + 1;
-const char* CallName(CallKind kind);
 
 // Passes every call on to `driver`, counts it, and on request fails one or holds one up.
 // Thread-safe.
