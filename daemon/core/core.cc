@@ -320,6 +320,7 @@ Result<UsageReport> Core::Usage() {
   report.pool_clean = images.clean;
   report.pool_promised = admission_.promised_host();
   report.protection = Protection();
+  if (options_.health != nullptr) report.health = options_.health();
   report.workers = inventory_.Snapshot();
   report.reservations = admission_.Reservations();
   report.queue = admission_.Queue();
@@ -386,6 +387,13 @@ Result<Admission::Released> Core::Release(const std::string& reservation) {
 
 Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::PeerCredentials& peer,
                                        const std::shared_ptr<wire::Channel>& channel) {
+  Result<wire::HelloReply> reply = Greet(hello, peer, channel);
+  Observe("Hello", reply.status());
+  return reply;
+}
+
+Result<wire::HelloReply> Core::Greet(const wire::Hello& hello, const net::PeerCredentials& peer,
+                                     const std::shared_ptr<wire::Channel>& channel) {
   const DeviceInfo& device = driver_.device();
   if (!hello.name.empty()) {
     TORPOR_RETURN_IF_ERROR(CheckName(hello.name, "worker name", "BAD_WORKER_NAME"));

@@ -13,6 +13,7 @@
 
 #include "daemon/admission/admission.h"
 #include "daemon/core/recovery.h"
+#include "daemon/events/answer_observer.h"
 #include "daemon/events/event_log.h"
 #include "daemon/keeper/keeper.h"
 #include "daemon/memory/device_memory.h"
@@ -73,6 +74,7 @@ struct UsageReport {
   Bytes pool_clean{};    // what they take, and leave to whoever needs it
   Bytes pool_promised{};
   Status protection;  // not OK: what would not survive the daemon's end, and why
+  Status health;      // not OK: why the daemon does not serve as it should
   std::vector<WorkerStats> workers;
   std::vector<ReservationStats> reservations;
   std::vector<WaiterStats> queue;  // in its order
@@ -101,6 +103,8 @@ class Core final : public WorkerServer::Handler {
     Duration reconnect_grace{};
     // Whether everything outlives it now, and if not, why; none: nothing does.
     std::function<Status()> protection;
+    std::function<Status()> health;      // for Usage; none: OK
+    AnswerObserver* observer = nullptr;  // of what workers ask; outlives the core
   };
 
   // `recovery`: what a daemon before this one has left.
@@ -144,6 +148,10 @@ class Core final : public WorkerServer::Handler {
   Result<TimePoint> Renew(const std::string& reservation, Duration ttl);
   Result<Admission::Released> Release(const std::string& reservation);
   EventLog& events() { return events_; }
+  // The operation that should have been over at `by`, the longest first.
+  std::optional<OverdueOperation> MostOverdue(TimePoint by) const {
+    return inventory_.MostOverdue(by);
+  }
 
  private:
   Core(Driver& driver, Keeper& keeper, const Clock& clock, const Options& options,
@@ -156,6 +164,8 @@ class Core final : public WorkerServer::Handler {
                  net::Frame request) override;
   void OnWelcomed(WorkerId worker) override EXCLUDES(await_mutex_);
   void OnGone(WorkerId worker, const Status& why) override;
+  Result<wire::HelloReply> Greet(const wire::Hello& hello, const net::PeerCredentials& peer,
+                                 const std::shared_ptr<wire::Channel>& channel);
   void CloseSession(WorkerId worker, const Status& why);
   static ProcessId ProcessOf(const net::PeerCredentials& peer);
   wire::HelloReply Welcome(WorkerId worker, const std::string& secret) const;
@@ -189,6 +199,11 @@ class Core final : public WorkerServer::Handler {
   wire::UsageReply OwnUsage(WorkerId worker);
   Status OwnQuiesce(WorkerId worker, const wire::SetQuiesce& request);
   Status OwnSleepEndpoint(WorkerId worker, const wire::SetSleepEndpoint& request);
+
+  void Observe(const char* request, const Status& status) const;
+  // Tells the observer, too.
+  template <typename Reply>
+  void Answer(wire::Channel& channel, wire::Type type, uint64_t id, const Reply& reply) const;
 
   Result<std::vector<WorkerId>> Select(const Selector& selector) const;
   // An outcome for a worker that has lost something under `tags`: no OK could be right.

@@ -121,6 +121,7 @@ void Core::AnswerAllocation(const Allocation& allocation, Result<NewSegment> seg
   };
   const WorkerId worker = allocation.worker;
   wire::AllocateReply reply;
+  Observe("Allocate", segment.status());
   if (!segment.ok()) {
     reply.status = segment.status();
     log::Info("worker {}: no allocation of {} under {}: {}", WorkerName(worker),

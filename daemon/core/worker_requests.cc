@@ -26,7 +26,43 @@ wire::Extent Describe(const ExtentPtr& extent) {
   return {extent->id(), extent->offset(), extent->size()};
 }
 
+const char* NameOf(wire::Type type) {
+  switch (type) {
+    case wire::Type::kAllocated:
+      return "Allocated";
+    case wire::Type::kFree:
+      return "Free";
+    case wire::Type::kFreed:
+      return "Freed";
+    case wire::Type::kSleep:
+      return "Sleep";
+    case wire::Type::kWakeUp:
+      return "WakeUp";
+    case wire::Type::kUsage:
+      return "Usage";
+    case wire::Type::kSetQuiesce:
+      return "SetQuiesce";
+    case wire::Type::kSetSleepEndpoint:
+      return "SetSleepEndpoint";
+    case wire::Type::kReport:
+      return "Report";
+    default:
+      return "other";
+  }
+}
+
 }  // namespace
+
+void Core::Observe(const char* request, const Status& status) const {
+  if (options_.observer == nullptr) return;
+  options_.observer->OnAnswer(AnswerObserver::Plane::kWorker, request, status, Duration::zero());
+}
+
+template <typename Reply>
+void Core::Answer(wire::Channel& channel, wire::Type type, uint64_t id, const Reply& reply) const {
+  Observe(NameOf(type), reply.status);
+  (void)channel.Answer(static_cast<uint16_t>(type), id, reply);
+}
 
 void Core::OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& channel,
                      net::Frame request) {
@@ -44,8 +80,9 @@ void Core::OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& chan
     }
     return decoded;
   };
-  const auto answer = [&](const auto& reply) { (void)channel->Answer(type, id, reply); };
-  switch (static_cast<wire::Type>(type)) {
+  const auto kind = static_cast<wire::Type>(type);
+  const auto answer = [&](const auto& reply) { Answer(*channel, kind, id, reply); };
+  switch (kind) {
     case wire::Type::kAllocate: {
       const auto message = decode(wire::Allocate());
       if (!message.ok()) return;
@@ -73,8 +110,8 @@ void Core::OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& chan
     case wire::Type::kSleep: {
       const auto message = decode(wire::Sleep());
       if (!message.ok()) return;
-      const Status started = tasks_.Run([this, worker, channel, type, id, message = *message] {
-        (void)channel->Answer(type, id, OwnSleep(worker, message));
+      const Status started = tasks_.Run([this, worker, channel, kind, id, message = *message] {
+        Answer(*channel, kind, id, OwnSleep(worker, message));
       });
       if (!started.ok()) answer(wire::SleepReply{started, {}, {}, {}});
       return;
@@ -82,8 +119,8 @@ void Core::OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& chan
     case wire::Type::kWakeUp: {
       const auto message = decode(wire::WakeUp());
       if (!message.ok()) return;
-      const Status started = tasks_.Run([this, worker, channel, type, id, message = *message] {
-        (void)channel->Answer(type, id, OwnWake(worker, message));
+      const Status started = tasks_.Run([this, worker, channel, kind, id, message = *message] {
+        Answer(*channel, kind, id, OwnWake(worker, message));
       });
       if (!started.ok()) answer(wire::SleepReply{started, {}, {}, {}});
       return;

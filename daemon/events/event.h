@@ -8,6 +8,7 @@
 #include <string>
 #include <variant>
 
+#include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/base/units.h"
 
@@ -28,6 +29,16 @@ struct SessionEvent {
 
 enum class OperationKind { kSleep, kWakeUp };
 
+// Where the time went; phases overlap.
+struct PhaseTimes {
+  Duration total{};
+  Duration quiesce{};
+  Duration digest{};  // of what may be unchanged
+  Duration copy{};
+  Duration worker{};   // the worker's unmapping or mapping, as far as it was waited for
+  Duration handles{};  // creating, mapping and releasing in the daemon
+};
+
 struct OperationEvent {
   // kEnded is the answer to the caller, exactly one for each kStarted; kRolledBack is the end of
   // what a failed operation left to undo, before or after that.
@@ -42,7 +53,9 @@ struct OperationEvent {
   int64_t segments = 0;
   Bytes device{};
   Bytes copied{};
+  Bytes unchanged{};  // offloaded by a sleep without a copy
   Bytes discarded{};
+  PhaseTimes times;  // ended
   bool rollback_pending = false;
 };
 

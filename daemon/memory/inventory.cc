@@ -500,7 +500,7 @@ void Inventory::Reclaim(WorkerId id, const Orphans& orphans) {
 
 // --- operations
 
-Result<OperationId> Inventory::BeginOperation(WorkerId id) {
+Result<OperationId> Inventory::BeginOperation(WorkerId id, TimePoint deadline) {
   MutexLock lock(mutex_);
   TORPOR_ASSIGN_OR_RETURN(Worker* const worker, FindOpen(id));
   if (worker->operation.has_value()) {
@@ -513,6 +513,7 @@ Result<OperationId> Inventory::BeginOperation(WorkerId id) {
         .With("operation", OperationName(*worker->operation));
   }
   worker->operation = OperationId(next_operation_++);
+  worker->deadline = deadline;
   return *worker->operation;
 }
 
@@ -520,6 +521,7 @@ void Inventory::EndOperation(WorkerId id) {
   MutexLock lock(mutex_);
   if (Worker* const worker = Find(id)) {
     worker->operation.reset();
+    worker->deadline = TimePoint::max();
     worker->returning = false;
   }
   operation_ended_.NotifyAll();
@@ -528,6 +530,17 @@ void Inventory::EndOperation(WorkerId id) {
 OperationId Inventory::NewOperationId() {
   MutexLock lock(mutex_);
   return OperationId(next_operation_++);
+}
+
+std::optional<OverdueOperation> Inventory::MostOverdue(TimePoint by) const {
+  MutexLock lock(mutex_);
+  std::optional<OverdueOperation> most;
+  for (const auto& [id, worker] : workers_) {
+    if (!worker.operation.has_value() || worker.deadline > by) continue;
+    if (most.has_value() && most->deadline <= worker.deadline) continue;
+    most = OverdueOperation{id, worker.info.name, *worker.operation, worker.deadline};
+  }
+  return most;
 }
 
 Plan Inventory::BeginSleep(WorkerId id, const TagFilter& tags, const PolicyOf& policy_of,

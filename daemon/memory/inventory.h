@@ -63,6 +63,14 @@ struct WorkerStats {
   std::vector<TagStats> tags;
 };
 
+// An operation that is not over by its deadline.
+struct OverdueOperation {
+  WorkerId worker;
+  std::string worker_name;
+  OperationId operation;
+  TimePoint deadline;
+};
+
 // One segment's part in an operation.
 struct PlannedSegment {
   SegmentId id;
@@ -225,10 +233,14 @@ class Inventory {
   void Reclaim(WorkerId worker, const Orphans& orphans) EXCLUDES(mutex_);
 
   // --- operations
+  // `deadline`: by when it, and its roll back, should be over.
   // NOT_FOUND/UNAVAILABLE WORKER_GONE, ABORTED OPERATION_IN_PROGRESS or ROLLBACK_PENDING.
-  Result<OperationId> BeginOperation(WorkerId worker) EXCLUDES(mutex_);
+  Result<OperationId> BeginOperation(WorkerId worker, TimePoint deadline = TimePoint::max())
+      EXCLUDES(mutex_);
   void EndOperation(WorkerId worker) EXCLUDES(mutex_);
   OperationId NewOperationId() EXCLUDES(mutex_);
+  // The operation whose deadline passed first of those that should have been over at `by`.
+  std::optional<OverdueOperation> MostOverdue(TimePoint by) const EXCLUDES(mutex_);
 
   using PolicyOf = std::function<wire::Policy(const std::string& tag)>;
   using TagFilter = std::function<bool(const std::string& tag)>;
@@ -256,7 +268,8 @@ class Inventory {
     std::map<SegmentId, Arena*> segments;
     std::map<SegmentId, Orphans> freeing;
     std::optional<OperationId> operation;
-    std::set<ExtentId> lost;  // that it maps, and nobody else has
+    TimePoint deadline = TimePoint::max();  // of that
+    std::set<ExtentId> lost;                // that it maps, and nobody else has
     std::map<SegmentId, std::pair<std::string, Bytes>> lost_segments;  // tag, size
     bool returning = false;  // under the operation of Restore
     bool closing = false;

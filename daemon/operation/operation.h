@@ -42,16 +42,6 @@ struct OperationContext {
   bool verify_images = false;
 };
 
-// Where the time went; phases overlap.
-struct PhaseTimes {
-  Duration total{};
-  Duration quiesce{};
-  Duration digest{};  // of what may be unchanged
-  Duration copy{};
-  Duration worker{};   // the worker's unmapping or mapping, as far as it was waited for
-  Duration handles{};  // creating, mapping and releasing in the daemon
-};
-
 struct WorkerOutcome {
   WorkerId worker;
   std::string name;

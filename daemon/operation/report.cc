@@ -19,7 +19,7 @@ SegmentsEvent::State RestState(SegmentState state) {
 
 OperationReport::OperationReport(EventLog& events, OperationKind kind, OperationId operation,
                                  WorkerId worker, const std::string& worker_name)
-    : events_(events) {
+    : events_(events), begun_(std::chrono::steady_clock::now()) {
   head_.kind = progress_.kind = kind;
   head_.operation = progress_.operation = operation;
   head_.worker = progress_.worker = worker;
@@ -96,8 +96,11 @@ void OperationReport::Tell(OperationEvent::Change change, const WorkerOutcome& o
   event.segments = outcome.segments;
   event.device = outcome.device;
   event.copied = outcome.copied;
+  event.unchanged = outcome.unchanged;
   event.discarded = outcome.discarded;
   event.rollback_pending = outcome.rollback_pending;
+  event.times = outcome.times;
+  event.times.total = std::chrono::steady_clock::now() - begun_;
   events_.Publish(std::move(event));
 }
 

@@ -35,6 +35,7 @@ class OperationReport {
   void TellProgress(TimePoint now);
 
   EventLog& events_;
+  const TimePoint begun_;
   OperationEvent head_;
   ProgressEvent progress_;
   bool started_ = false;

@@ -60,7 +60,8 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const SleepS
   const auto link = FindLink(context, worker, spec.deadline, spec.cancel);
   const auto info = context.inventory.FindWorker(worker);
   if (info.has_value()) outcome.name = info->name;
-  const auto operation = link.ok() ? context.inventory.BeginOperation(worker) : link.status();
+  const auto operation =
+      link.ok() ? context.inventory.BeginOperation(worker, spec.deadline) : link.status();
   if (!operation.ok() || !info.has_value()) {
     outcome.status = operation.status();
     log::Info("worker {}: no sleep: {}", WorkerName(worker), outcome.status);

@@ -36,7 +36,8 @@ WorkerOutcome Run(const OperationContext& context, WorkerId worker, const WakeSp
   const auto link = FindLink(context, worker, spec.deadline, spec.cancel);
   const auto info = context.inventory.FindWorker(worker);
   if (info.has_value()) outcome.name = info->name;
-  const auto operation = link.ok() ? context.inventory.BeginOperation(worker) : link.status();
+  const auto operation =
+      link.ok() ? context.inventory.BeginOperation(worker, spec.deadline) : link.status();
   if (!operation.ok() || !info.has_value()) {
     outcome.status = operation.status();
     log::Info("worker {}: no wake: {}", WorkerName(worker), outcome.status);

@@ -283,6 +283,7 @@ void FromReport(const UsageReport& report, const Now& now, v1::UsageResponse& re
     *pool.mutable_pinning_error() = ToRpcStatus(report.pool.last_error);
   }
   *response.mutable_protection() = ToRpcStatus(report.protection);
+  *response.mutable_health() = ToRpcStatus(report.health);
   for (const WorkerStats& worker : report.workers) FromWorker(worker, *response.add_workers());
   for (const ReservationStats& reservation : report.reservations) {
     FromReservation(reservation, now, *response.add_reservations());

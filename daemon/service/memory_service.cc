@@ -59,6 +59,19 @@ Status TooManyCalls(int calls) {
       .With("calls", calls);
 }
 
+Status DaemonStarting() {
+  return Unavailable("DAEMON_STARTING", "the daemon is starting, and not ready yet");
+}
+
+// A call of Watch that gets no events.
+class Refused final : public grpc::ServerWriteReactor<v1::WatchResponse> {
+ public:
+  explicit Refused(const grpc::Status& status) { Finish(status); }
+
+ private:
+  void OnDone() override { delete this; }
+};
+
 // `deadline`: of the caller whose operation it was.
 template <typename Response>
 Answer AnswerOf(const Result<std::vector<WorkerOutcome>>& outcomes, TimePoint deadline) {
@@ -86,7 +99,9 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Run(grpc::CallbackServerContext* co
                                                  google::protobuf::Message* response,
                                                  UnaryCall::Work work,
                                                  UnaryCall::TakeBack take_back) {
+  const TimePoint since = Clock::Real().Now();
   if (const Status admitted = Admit(); !admitted.ok()) {
+    Observe(method, admitted, since);
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(ToGrpcStatus(admitted));
     return reactor;
@@ -101,7 +116,8 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Run(grpc::CallbackServerContext* co
   setup.response = response;
   setup.work = std::move(work);
   setup.take_back = std::move(take_back);
-  setup.answered = [this] {
+  setup.answered = [this, method, since](const Status& status) {
+    Observe(method, status, since);
     MutexLock lock(mutex_);
     if (--calls_ == 0) idle_.NotifyAll();
   };
@@ -140,9 +156,23 @@ void MemoryServiceImpl::RunOnThread(const std::function<void(const Answer&)>& re
   ended();
 }
 
+void MemoryServiceImpl::Serve(Core& core) {
+  auto watch_hub = std::make_unique<WatchHub>(core.events());
+  MutexLock lock(mutex_);
+  core_ = &core;
+  watch_hub_ = std::move(watch_hub);
+  serving_ = true;
+}
+
+void MemoryServiceImpl::Observe(const char* method, const Status& status, TimePoint since) const {
+  if (observer_ == nullptr) return;
+  observer_->OnAnswer(AnswerObserver::Plane::kControl, method, status, Clock::Real().Now() - since);
+}
+
 Status MemoryServiceImpl::Admit() {
   MutexLock lock(mutex_);
   if (draining_) return DaemonStopping();
+  if (!serving_) return DaemonStarting();
   if (calls_ == kMaxCalls) return TooManyCalls(kMaxCalls);
   ++calls_;
   return Status::Ok();
@@ -150,16 +180,18 @@ Status MemoryServiceImpl::Admit() {
 
 bool MemoryServiceImpl::Drain(TimePoint deadline) {
   if (!DrainCalls(deadline)) return false;
-  watch_hub_.End(DaemonStopping());
+  if (watch_hub_ != nullptr) watch_hub_->End(DaemonStopping());
   return true;
 }
 
 bool MemoryServiceImpl::DrainCalls(TimePoint deadline) {
+  bool serving = false;
   {
     MutexLock lock(mutex_);
     draining_ = true;
+    serving = serving_;
   }
-  core_.StopWaiting(DaemonStopping());
+  if (serving) core_->StopWaiting(DaemonStopping());
   MutexLock lock(mutex_);
   while (threads_ != 0 || calls_ != 0) {
     if (!idle_.WaitUntil(mutex_, deadline) && Clock::Real().Now() >= deadline) {
@@ -189,7 +221,7 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Sleep(grpc::CallbackServerContext* 
                if (!command.ok()) return {command.status(), nullptr};
                command->cancel = attempt.token.get();
                command->again = attempt.again;
-               return AnswerOf<v1::SleepResponse>(core_.Sleep(*command), deadline);
+               return AnswerOf<v1::SleepResponse>(core_->Sleep(*command), deadline);
              }));
 }
 
@@ -202,7 +234,7 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::WakeUp(grpc::CallbackServerContext*
                WakeCommand command = ToWakeCommand(request, deadline);
                command.cancel = attempt.token.get();
                command.again = attempt.again;
-               return AnswerOf<v1::WakeUpResponse>(core_.WakeUp(command), deadline);
+               return AnswerOf<v1::WakeUpResponse>(core_->WakeUp(command), deadline);
              }));
 }
 
@@ -211,7 +243,7 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Usage(grpc::CallbackServerContext* 
                                                    v1::UsageResponse* response) {
   return Run(context, "Usage", "", *request, response,
              Blocking([this](const RequestLog::Attempt& /*attempt*/) -> Answer {
-               const Result<UsageReport> report = core_.Usage();
+               const Result<UsageReport> report = core_->Usage();
                if (!report.ok()) return {report.status(), nullptr};
                const auto usage = std::make_shared<v1::UsageResponse>();
                FromReport(*report, MeasureNow(clock_), *usage);
@@ -232,7 +264,7 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Reserve(grpc::CallbackServerContext
     work = Blocking([this, request = *request](const RequestLog::Attempt& attempt) -> Answer {
       const Result<ReservationSpec> spec = ToReservationSpec(request);
       if (!spec.ok()) return {spec.status(), nullptr};
-      return FinishReserve(request, *spec, core_.Reserve(*spec), *attempt.token);
+      return FinishReserve(request, *spec, core_->Reserve(*spec), *attempt.token);
     });
   }
   UnaryCall::TakeBack release;
@@ -241,7 +273,7 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Reserve(grpc::CallbackServerContext
     release = [this](const google::protobuf::Message& lost) {
       const std::string& id = static_cast<const v1::ReserveResponse&>(lost).reservation_id();
       log::Info("Reserve {}: its caller has gone", id);
-      (void)core_.Release(id);
+      (void)core_->Release(id);
     };
   }
   return Run(context, "Reserve", request->request_id(), *request, response, std::move(work),
@@ -254,19 +286,19 @@ UnaryCall::Work MemoryServiceImpl::ReserveInTurn(const v1::ReserveRequest& reque
                                    const std::function<void(const Answer&)>& done) {
     const Result<ReservationSpec> spec = ToReservationSpec(request);
     if (!spec.ok()) return done({spec.status(), nullptr});
-    const uint64_t ticket = core_.NewTicket();
+    const uint64_t ticket = core_->NewTicket();
     // Who goes on where another caller gave up has that one's place.
     if (!attempt.place->has_value()) *attempt.place = ticket;
     const std::shared_ptr<CancelToken> token = attempt.token;
     const auto leave = std::make_shared<std::optional<CancelToken::Callback>>();
-    core_.ReserveAsync(
+    core_->ReserveAsync(
         ticket, *spec, deadline,
         [this, request, spec = *spec, token, done, leave](const Result<ReserveResult>& result) {
           done(FinishReserve(request, spec, result, *token));
         },
         *attempt.place);
     leave->emplace(token.get(),
-                   [this, ticket, token] { core_.CancelWait(ticket, token->status()); });
+                   [this, ticket, token] { core_->CancelWait(ticket, token->status()); });
   };
 }
 
@@ -279,7 +311,7 @@ Answer MemoryServiceImpl::FinishReserve(const v1::ReserveRequest& request,
   }
   if (token.cancelled() && request.request_id().empty()) {
     // Promised to nobody, who could not even ask again.
-    (void)core_.Release(result->id);
+    (void)core_->Release(result->id);
     return {token.status(), nullptr};
   }
   const auto response = std::make_shared<v1::ReserveResponse>();
@@ -297,7 +329,7 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Renew(grpc::CallbackServerContext* 
              Blocking([this, request = *request](const RequestLog::Attempt& /*attempt*/) -> Answer {
                const Result<Duration> ttl = ToTtl(request.has_ttl(), request.ttl());
                if (!ttl.ok()) return {ttl.status(), nullptr};
-               const Result<TimePoint> expires = core_.Renew(request.reservation_id(), *ttl);
+               const Result<TimePoint> expires = core_->Renew(request.reservation_id(), *ttl);
                if (!expires.ok()) return {expires.status(), nullptr};
                const auto renewed = std::make_shared<v1::RenewResponse>();
                FromTimePoint(*expires, MeasureNow(clock_), *renewed->mutable_expire_time());
@@ -311,7 +343,7 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Release(grpc::CallbackServerContext
                                                      v1::ReleaseResponse* response) {
   return Run(context, "Release", request->request_id(), *request, response,
              Blocking([this, id = request->reservation_id()](const RequestLog::Attempt&) -> Answer {
-               const Result<Admission::Released> released = core_.Release(id);
+               const Result<Admission::Released> released = core_->Release(id);
                if (!released.ok()) return {released.status(), nullptr};
                const auto free = std::make_shared<v1::ReleaseResponse>();
                free->set_device_bytes(released->device.value());
@@ -341,7 +373,13 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Upgrade(grpc::CallbackServerContext
 
 grpc::ServerWriteReactor<v1::WatchResponse>* MemoryServiceImpl::Watch(
     grpc::CallbackServerContext* /*context*/, const v1::WatchRequest* request) {
-  return watch_hub_.Watch(*request);
+  bool serving = false;
+  {
+    MutexLock lock(mutex_);
+    serving = serving_;
+  }
+  if (serving) return watch_hub_->Watch(*request);
+  return new Refused(ToGrpcStatus(DaemonStarting()));
 }
 
 }  // namespace torpor

@@ -5,10 +5,12 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "daemon/core/core.h"
+#include "daemon/events/answer_observer.h"
 #include "daemon/operation/tasks.h"
 #include "daemon/service/request_log.h"
 #include "daemon/service/unary_call.h"
@@ -22,23 +24,33 @@ namespace torpor {
 // torpor.v1.MemoryService on a Core: only converts. Core blocks, so calls run on threads of their
 // own, at most kMaxThreads at a time; those that wait, for memory or for another call's answer,
 // take none. What is more is refused (RESOURCE_EXHAUSTED TOO_MANY_CALLS). Requests with an id go
-// through a RequestLog. Thread-safe. `core` and `clock` must outlive it, and it the server.
+// through a RequestLog. Thread-safe. The core and `clock` must
+// outlive it, and it the server.
 class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
  public:
   static constexpr int kMaxThreads = 256;
   static constexpr int kMaxCalls = 4096;
 
+  // Refuses all calls until Serve (UNAVAILABLE DAEMON_STARTING).
   // `default_time`: how long Sleep and WakeUp may take when the caller sets no deadline.
   // `hand_over` begins the end of the daemon in favour of one that follows, or says why not.
-  MemoryServiceImpl(Core& core, const Clock& clock, Duration default_time,
-                    std::function<Status()> hand_over = nullptr)
-      : core_(core),
-        clock_(clock),
+  // `observer`, which may be null, hears of all answers but those of Watch; it outlives this.
+  MemoryServiceImpl(const Clock& clock, Duration default_time,
+                    std::function<Status()> hand_over = nullptr, AnswerObserver* observer = nullptr)
+      : clock_(clock),
         default_time_(default_time),
         hand_over_(std::move(hand_over)),
+        observer_(observer),
         started_(std::chrono::system_clock::now()),
-        watch_hub_(core.events()),
         log_(clock) {}
+  MemoryServiceImpl(Core& core, const Clock& clock, Duration default_time,
+                    std::function<Status()> hand_over = nullptr)
+      : MemoryServiceImpl(clock, default_time, std::move(hand_over)) {
+    Serve(core);
+  }
+
+  // From now on, on `core`. Once.
+  void Serve(Core& core) EXCLUDES(mutex_);
 
   grpc::ServerUnaryReactor* Sleep(grpc::CallbackServerContext* context,
                                   const v1::SleepRequest* request,
@@ -67,7 +79,7 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   // Calls that have not been answered.
   int calls() const EXCLUDES(mutex_);
   // Those of Watch, which are none of these.
-  size_t watchers() const { return watch_hub_.watchers(); }
+  size_t watchers() const { return watch_hub_->watchers(); }
   // Refuses new calls from now on (UNAVAILABLE DAEMON_STOPPING) and waits until `deadline` for
   // those under way; ends waits for memory, and at last the calls of Watch. False if some of the
   // others still are.
@@ -88,21 +100,25 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   UnaryCall::Work ReserveInTurn(const v1::ReserveRequest& request, TimePoint deadline);
   Answer FinishReserve(const v1::ReserveRequest& request, const ReservationSpec& spec,
                        const Result<ReserveResult>& result, const CancelToken& token) const;
+  void Observe(const char* method, const Status& status, TimePoint since) const;
   Status Admit() EXCLUDES(mutex_);
   bool DrainCalls(TimePoint deadline) EXCLUDES(mutex_);
   TimePoint DeadlineOf(const grpc::CallbackServerContext& context) const;
 
-  Core& core_;
+  // Both set by Serve, under mutex_, before any call is admitted.
+  Core* core_ = nullptr;
+  std::unique_ptr<WatchHub> watch_hub_;
   const Clock& clock_;
   const Duration default_time_;
   const std::function<Status()> hand_over_;
+  AnswerObserver* const observer_;
   const std::chrono::system_clock::time_point started_;
-  WatchHub watch_hub_;
   RequestLog log_;
   mutable Mutex mutex_;
   CondVar idle_;
   int threads_ GUARDED_BY(mutex_) = 0;
   int calls_ GUARDED_BY(mutex_) = 0;  // not answered
+  bool serving_ GUARDED_BY(mutex_) = false;
   bool draining_ GUARDED_BY(mutex_) = false;
   Tasks tasks_;
 };

@@ -61,10 +61,10 @@ void UnaryCall::Take(const Answer& answer, bool replayed) {
     setup_.response->CopyFrom(*answer.response);
     if (replayed) MarkReplayed(*setup_.response);
   }
-  const std::function<void()> answered = setup_.answered;
+  const std::function<void(const Status&)> answered = setup_.answered;
   // This may be gone afterwards.
   Finish(ToGrpcStatus(status));
-  answered();
+  answered(status);
 }
 
 void UnaryCall::OnCancel() {

@@ -15,6 +15,7 @@
 #include "lib/base/cancel_token.h"
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
+#include "lib/base/status.h"
 
 namespace torpor {
 
@@ -36,7 +37,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor,
     std::chrono::system_clock::time_point deadline;  // when a call that has joined gives up
     google::protobuf::Message* response = nullptr;   // gRPC's, until OnDone
     Work work;
-    std::function<void()> answered;  // once the answer is on its way
+    std::function<void(const Status&)> answered;  // once the answer, with this, is on its way
     // Takes back what was given to a caller that has gone; where it may be: null otherwise.
     TakeBack take_back;
   };

@@ -24,7 +24,7 @@ class UnaryCallTest : public testing::Test {
     setup.response = &response_;
     setup.work = [this](const RequestLog::Attempt&,
                         const std::function<void(const Answer&)>& done) { done_ = done; };
-    setup.answered = [this] { ++answered_; };
+    setup.answered = [this](const Status&) { ++answered_; };
     setup.take_back = [this](const google::protobuf::Message& lost) {
       taken_back_ += static_cast<const v1::ReserveResponse&>(lost).reservation_id() + " ";
     };

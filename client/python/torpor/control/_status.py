@@ -78,4 +78,4 @@ def closed(target: str) -> errors.TorporError:
 
 def connection_broke(error: errors.TorporError) -> bool:
     """Whether it is not known if the daemon has done what it was asked for."""
-    return error.reason == "DAEMON_UNREACHABLE"
+    return error.reason in ("DAEMON_UNREACHABLE", "DAEMON_STARTING")
