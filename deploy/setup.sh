@@ -28,11 +28,10 @@ readonly MODEL=0.1.0
 
 readonly BUILD_PACKAGES=(
   bazel-bootstrap bazel-rules-java binutils ca-certificates clang g++
-  grpc-proto libabsl-dev libbenchmark-dev libc-ares-dev libgmock-dev
-  libgrpc++-dev libgtest-dev libprotobuf-dev libre2-dev libspdlog-dev
-  libssl-dev nlohmann-json3-dev pkg-config prometheus-cpp-dev
-  protobuf-compiler protobuf-compiler-grpc python3 python3-venv unzip xz-utils
-  zlib1g-dev
+  grpc-proto libabsl-dev libbenchmark-dev libc-ares-dev libevent-dev
+  libgmock-dev libgrpc++-dev libgtest-dev libprotobuf-dev libre2-dev
+  libspdlog-dev libssl-dev nlohmann-json3-dev pkg-config protobuf-compiler
+  protobuf-compiler-grpc python3 python3-venv unzip xz-utils zlib1g-dev
 )
 readonly TEST_PACKAGES=(clang-tidy iproute2 libclang-rt-dev procps systemd)
 
@@ -150,6 +149,15 @@ install_grpcurl() {
   place bin/grpcurl bin/grpcurl
 }
 
+# The distribution's package, unpacked only: installed, it would start a server.
+install_prometheus() {
+  apt-get -qq -o APT::Sandbox::User= download prometheus ||
+    { apt_get update && apt-get -qq -o APT::Sandbox::User= download prometheus; }
+  dpkg-deb -x prometheus_*.deb .
+  place usr/bin/prometheus bin/prometheus
+  place usr/bin/promtool bin/promtool
+}
+
 go_is_new_enough() {
   local version
   command -v go > /dev/null || return 1
@@ -187,6 +195,7 @@ if [ -n "$everything" ]; then
   once grpcurl "$GRPCURL"
   once lint "hadolint-$HADOLINT-kubernetes-validate-$KUBERNETES_VALIDATE"
   once model "$MODEL"
+  once prometheus distribution
 fi
 
 # Under sudo the folder belongs to the caller, whose later runs may add to it.

@@ -60,7 +60,7 @@ tidy_one() {
   local output status=0
   output=$(clang-tidy --quiet "$1" -- -std=c++17 -I. "-I$GENERATED" "-I$GENERATED/proto" \
     "-I$GENERATED/third_party/googleapis" "-I$GENERATED/third_party/grpc" \
-    -isystem .deps/cuda/include -DFMT_HEADER_ONLY -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL \
+    -isystem .deps/cuda/include -isystem third_party/prometheus_cpp/core/include -DFMT_HEADER_ONLY -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL \
     '-DTORPOR_PACKAGE_VERSION="0"' 2>&1) || status=$?
   [ "$status" = 0 ] || printf '%s\n%s\n' "$1" "$output"
   return "$status"

@@ -43,9 +43,9 @@ _LIBRARIES = {
     "grpcpp": (["grpc++", "protobuf"], []),
     "grpcpp_channelz": (["grpc++", "protobuf"], ["-lgrpcpp_channelz"]),
     "grpcpp_reflection": (["grpc++", "protobuf"], ["-lgrpc++_reflection"]),
+    "libevent_http": (["libevent_extra", "libevent_core"], []),
     "nlohmann_json": ([], []),
     "openssl": (["openssl"], []),
-    "prometheus": ([], ["-lprometheus-cpp-core"]),
     "protobuf": (["protobuf"], []),
     "zlib": (["zlib"], []),
 }
