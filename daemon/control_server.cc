@@ -85,18 +85,31 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Start(MemoryServiceImpl& s
         "cannot listen on " + options.socket +
             (options.listen.has_value() ? " and " + options.listen->ToString() : ""));
   }
+  control->SetHealth(false, true);
   if (::chmod(options.socket.c_str(), options.socket_mode) != 0) {
     return ErrnoStatus(errno, "set the mode of " + options.socket);
   }
   control->socket_ = options.socket;
   control->listen_ = options.listen;
   if (control->listen_.has_value()) control->listen_->port = port;
-  control->server_->GetHealthCheckService()->SetServingStatus(kServiceName, true);
   return control;
 }
 
 void ControlServer::SetProtected(bool is_protected) {
   server_->GetHealthCheckService()->SetServingStatus(kKeeperName, is_protected);
+}
+
+void ControlServer::SetHealth(bool serving, bool alive) {
+  grpc::HealthCheckServiceInterface* const health = server_->GetHealthCheckService();
+  MutexLock lock(mutex_);
+  // Streams would be told what they know.
+  if (serving_ != serving) {
+    health->SetServingStatus("", serving);
+    health->SetServingStatus(kServiceName, serving);
+  }
+  if (alive_ != alive) health->SetServingStatus(kAliveName, alive);
+  serving_ = serving;
+  alive_ = alive;
 }
 
 ControlServer::~ControlServer() {

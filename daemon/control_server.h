@@ -12,6 +12,7 @@
 #include "daemon/flags.h"
 #include "daemon/service/memory_service.h"
 #include "lib/base/clock.h"
+#include "lib/base/mutex.h"
 #include "lib/base/status.h"
 
 namespace torpor {
@@ -22,6 +23,8 @@ class ControlServer {
  public:
   // The health service's name for whether what workers have outlives the daemon.
   static constexpr char kKeeperName[] = "torpor.keeper";
+  // Its name for whether the daemon can be left alone: another start would not help.
+  static constexpr char kAliveName[] = "torpor.alive";
 
   struct Options {
     std::string socket;  // path; replaced if there is one: callers hold the lock of its folder
@@ -29,7 +32,7 @@ class ControlServer {
     std::optional<ListenAddress> listen;
   };
 
-  // Serves on return. `service` must outlive it. UNAVAILABLE CANNOT_LISTEN.
+  // Listens on return, NOT_SERVING. `service` must outlive it. UNAVAILABLE CANNOT_LISTEN.
   static Result<std::unique_ptr<ControlServer>> Start(MemoryServiceImpl& service,
                                                       const Options& options);
   // Shutdown without patience.
@@ -40,6 +43,8 @@ class ControlServer {
 
   // What grpc.health.v1 says of kKeeperName. Thread-safe.
   void SetProtected(bool is_protected);
+  // What it says of the server as a whole, of MemoryService, and of kAliveName. Thread-safe.
+  void SetHealth(bool serving, bool alive) EXCLUDES(mutex_);
 
   // Reports NOT_SERVING, refuses new calls, and waits for those under way; if they are not done in
   // `patience`, calls `hurry`, which has to make them end, and waits on. Then closes all
@@ -53,6 +58,9 @@ class ControlServer {
 
   MemoryServiceImpl& service_;
   std::unique_ptr<grpc::Server> server_;
+  Mutex mutex_;
+  std::optional<bool> serving_ GUARDED_BY(mutex_);  // as told
+  std::optional<bool> alive_ GUARDED_BY(mutex_);
   std::string socket_;
   std::optional<ListenAddress> listen_;
 };

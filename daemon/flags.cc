@@ -98,6 +98,13 @@ FlagSet MakeFlagSet(Flags& flags) {
             TORPOR_ASSIGN_OR_RETURN(flags.listen, ParseListenAddress(std::string(value)));
             return Status::Ok();
           });
+  set.Add("metrics", "ADDRESS",
+          "serve Prometheus' metrics over HTTP at this numeric address and /metrics, as "
+          "127.0.0.1:9877 or 0.0.0.0:9877; port 0 takes a free one (default none)",
+          [&](std::string_view value) {
+            TORPOR_ASSIGN_OR_RETURN(flags.metrics, ParseAddress(std::string(value)));
+            return Status::Ok();
+          });
   set.Add("host_pool", "SIZE|auto",
           "budget of the pinned host memory for sleeping segments; auto is half of what the "
           "machine and the cgroup have available (default auto)",
@@ -167,7 +174,7 @@ std::string ListenAddress::ToString() const {
   return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
-Result<ListenAddress> ParseListenAddress(const std::string& text) {
+Result<ListenAddress> ParseAddress(const std::string& text) {
   const size_t colon = text.rfind(':');
   const std::string port = colon == std::string::npos ? "" : text.substr(colon + 1);
   std::string host = text.substr(0, colon);
@@ -183,6 +190,15 @@ Result<ListenAddress> ParseListenAddress(const std::string& text) {
                                "\" is no numeric address with a port, as 127.0.0.1:7070 or "
                                "[::1]:7070");
   }
+  return ListenAddress{host, std::stoi(port)};
+}
+
+Result<ListenAddress> ParseListenAddress(const std::string& text) {
+  TORPOR_ASSIGN_OR_RETURN(ListenAddress address, ParseAddress(text));
+  in_addr v4{};
+  in6_addr v6{};
+  const bool is_v4 = ::inet_pton(AF_INET, address.host.c_str(), &v4) == 1;
+  if (!is_v4) ::inet_pton(AF_INET6, address.host.c_str(), &v6);
   const bool loopback =
       is_v4 ? ntohl(v4.s_addr) >> 24 == 127 : static_cast<bool>(IN6_IS_ADDR_LOOPBACK(&v6));
   if (!loopback) {
@@ -191,7 +207,7 @@ Result<ListenAddress> ParseListenAddress(const std::string& text) {
                                " can be reached from other machines, which needs mTLS, and that "
                                "is not there yet: use 127.0.0.1 or [::1]");
   }
-  return ListenAddress{host, std::stoi(port)};
+  return address;
 }
 
 Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {

@@ -18,13 +18,15 @@ namespace torpor {
 enum class DriverChoice { kAuto, kCuda, kHost };
 enum class PinChoice { kAuto, kBackground, kOnDemand };
 
-// A TCP address that only this machine reaches.
+// A TCP address.
 struct ListenAddress {
   std::string host;  // "127.0.0.1", "::1"
   int port = 0;      // 0: any that is free
   std::string ToString() const;
 };
-// "127.0.0.1:7070", "[::1]:7070". INVALID_ARGUMENT BAD_LISTEN_ADDRESS, NOT_LOOPBACK.
+// "10.0.0.7:7071", "[::1]:7070". INVALID_ARGUMENT BAD_LISTEN_ADDRESS.
+Result<ListenAddress> ParseAddress(const std::string& text);
+// One that only this machine reaches. Likewise, and NOT_LOOPBACK.
 Result<ListenAddress> ParseListenAddress(const std::string& text);
 
 // What torpord is told on its command line; docs/reference.md has the table.
@@ -33,6 +35,7 @@ struct Flags {
   std::string device;       // CUDA: UUID or ordinal; host: a name; empty: the default
   std::string runtime_dir;  // empty: DefaultRuntimeDir()
   std::optional<ListenAddress> listen;
+  std::optional<ListenAddress> metrics;
   std::optional<Bytes> host_pool;  // none: chosen at the start
   PoolMemoryKind pool_memory = PoolMemoryKind::kAuto;
   std::string pool_dir;  // empty: the pool has no name

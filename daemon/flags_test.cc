@@ -12,6 +12,16 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
+TEST(FlagsTest, MetricsMayBeReachedFromOtherMachines) {
+  EXPECT_FALSE(ParseFlags({})->metrics.has_value());
+  const auto flags = ParseFlags({"--metrics=0.0.0.0:9877"});
+  ASSERT_THAT(flags, IsOk());
+  EXPECT_EQ(flags->metrics->ToString(), "0.0.0.0:9877");
+  EXPECT_THAT(ParseFlags({"--metrics=[2001:db8::1]:9877"}), IsOk());
+  EXPECT_THAT(ParseFlags({"--metrics=localhost:9877"}), HasReason("BAD_FLAG"));
+  EXPECT_THAT(ParseFlags({"--listen=0.0.0.0:9877"}), HasReason("BAD_FLAG"));
+}
+
 TEST(FlagsTest, Defaults) {
   const Result<Flags> flags = ParseFlags({});
   ASSERT_THAT(flags, IsOk());

@@ -8,22 +8,28 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "daemon/control_server.h"
 #include "daemon/core/core.h"
 #include "daemon/flags.h"
+#include "daemon/health/health_monitor.h"
 #include "daemon/host_memory.h"
 #include "daemon/keeper/in_process_keeper.h"
 #include "daemon/keeper/protocol.h"
 #include "daemon/keeper/remote_keeper.h"
 #include "daemon/log.h"
+#include "daemon/metrics/http_endpoint.h"
+#include "daemon/metrics/metrics.h"
 #include "daemon/open_driver.h"
 #include "daemon/runtime_dir.h"
 #include "daemon/service/memory_service.h"
+#include "daemon/stopping.h"
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
 #include "lib/base/runtime_dir.h"
@@ -33,6 +39,7 @@
 #include "lib/cli/version.h"
 #include "lib/cuda/driver.h"
 #include "lib/cuda/owners.h"
+#include "lib/cuda/timed_driver.h"
 
 namespace torpor {
 namespace {
@@ -106,6 +113,32 @@ class KeeperHealth {
   bool protected_ GUARDED_BY(mutex_) = false;
 };
 
+// Runs `end` when its scope ends.
+class AtEnd {
+ public:
+  explicit AtEnd(std::function<void()> end) : end_(std::move(end)) {}
+  ~AtEnd() { end_(); }
+  AtEnd(const AtEnd&) = delete;
+  AtEnd& operator=(const AtEnd&) = delete;
+
+ private:
+  const std::function<void()> end_;
+};
+
+// Null where none are asked for.
+Result<std::unique_ptr<metrics::HttpEndpoint>> ServeMetrics(const Flags& flags,
+                                                            metrics::Metrics& metrics) {
+  if (!flags.metrics.has_value()) return std::unique_ptr<metrics::HttpEndpoint>();
+  ListenAddress address = *flags.metrics;
+  TORPOR_ASSIGN_OR_RETURN(auto endpoint,
+                          metrics::HttpEndpoint::Start({address.host, address.port, "/metrics",
+                                                        "text/plain; version=0.0.4; charset=utf-8"},
+                                                       [&metrics] { return metrics.Scrape(); }));
+  address.port = endpoint->port();
+  log::Info("metrics at http://{}/metrics", address.ToString());
+  return endpoint;
+}
+
 // What a daemon before this one has left.
 Result<Recovery> Recover(RemoteKeeper& keeper) {
   Recovery recovery;
@@ -141,7 +174,8 @@ Result<Recovery> Recover(RemoteKeeper& keeper) {
 Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& stop_signals) {
   TORPOR_ASSIGN_OR_RETURN(std::unique_ptr<Driver> driver, OpenDriver(flags));
   if (decorators.driver != nullptr) driver = decorators.driver(std::move(driver));
-  const DeviceInfo& device = driver->device();
+  TimedDriver timed(*driver);
+  const DeviceInfo& device = timed.device();
   std::string runtime_dir = flags.runtime_dir;
   if (runtime_dir.empty()) {
     TORPOR_ASSIGN_OR_RETURN(runtime_dir, DefaultRuntimeDir());
@@ -164,23 +198,61 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
   options.verify_images = flags.verify_images;
   options.worker_deadline = flags.worker_deadline;
   InProcessKeeper own_keeper;
-  KeeperHealth health;
+  KeeperHealth keeper_health;
   std::unique_ptr<RemoteKeeper> keeper;
   std::unique_ptr<Keeper> decorated;
+  std::unique_ptr<ControlServer> server;
+  HealthMonitor::Options of_health;
+  // After its deadline a committed operation still tells its worker.
+  of_health.margin = 2 * flags.worker_deadline;
+  HealthMonitor health(of_health, [&server](const Status& now) {
+    server->SetHealth(now.ok(), !HealthMonitor::NeedsRestart(now));
+  });
+  options.health = [&health] { return health.status(); };
+  metrics::Metrics metrics(timed, Version(), options.health);
+  if (flags.metrics.has_value()) options.observer = &metrics.observer();
+  TORPOR_ASSIGN_OR_RETURN(const auto endpoint, ServeMetrics(flags, metrics));
+  std::unique_ptr<Core> core;
+  // Whether the keeper can be left alone: it may be stopped, and not be noticed yet.
+  const auto may_leave = [&]() -> Status {
+    if (keeper != nullptr) (void)keeper->Answers();
+    return core->Protection();
+  };
+  MemoryServiceImpl service(
+      Clock::Real(), flags.default_deadline,
+      [&]() -> Status {
+        TORPOR_RETURN_IF_ERROR(may_leave());
+        ::kill(::getpid(), kHandOver);
+        return Status::Ok();
+      },
+      options.observer);
+  // All that uses core and service.
+  const AtEnd end_users([&] {
+    keeper_health.Serve(nullptr);
+    health.Stop();
+    metrics.Stop();
+    server.reset();
+  });
+  // Says that the daemon is starting while it takes over what another one has left.
+  TORPOR_ASSIGN_OR_RETURN(server, ControlServer::Start(service, {dir.control_socket(),
+                                                                 flags.socket_mode, flags.listen}));
+  keeper_health.Serve(server.get());
+
   Recovery recovery;
   if (!flags.keeper.empty()) {
     RemoteKeeper::Options of_keeper;
     of_keeper.own_journal = dir.path() + "/daemon.journal";
-    of_keeper.on_change = [&health](const RemoteKeeper::Protection& now) {
-      health.Tell(now.is_protected);
+    of_keeper.on_change = [&keeper_health](const RemoteKeeper::Protection& now) {
+      keeper_health.Tell(now.is_protected);
     };
     auto attached = RemoteKeeper::Attach(flags.keeper, device.uuid, of_keeper);
     if (!attached.ok()) return NotTheCommandLine(attached.status());
     keeper = *std::move(attached);
+    metrics.SetStarts(keeper->starts());
     auto left = Recover(*keeper);
     if (!left.ok()) return NotTheCommandLine(left.status());
     recovery = *std::move(left);
-    health.Tell(keeper->is_protected());
+    keeper_health.Tell(keeper->is_protected());
     options.reconnect_grace = flags.reconnect_grace;
     options.protection = [&keeper] { return ProtectionBy(*keeper); };
   }
@@ -190,21 +262,11 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
     custody = decorated.get();
   }
   TORPOR_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Core> core,
-      Core::Create(*driver, *custody, Clock::Real(), options, std::move(recovery)));
-  // Whether the keeper can be left alone: it may be stopped, and not be noticed yet.
-  const auto may_leave = [&]() -> Status {
-    if (keeper != nullptr) (void)keeper->Answers();
-    return core->Protection();
-  };
-  MemoryServiceImpl service(*core, Clock::Real(), flags.default_deadline, [&]() -> Status {
-    TORPOR_RETURN_IF_ERROR(may_leave());
-    ::kill(::getpid(), kHandOver);
-    return Status::Ok();
-  });
-  TORPOR_ASSIGN_OR_RETURN(
-      const std::unique_ptr<ControlServer> server,
-      ControlServer::Start(service, {dir.control_socket(), flags.socket_mode, flags.listen}));
+      core, Core::Create(timed, *custody, Clock::Real(), options, std::move(recovery)));
+  if (flags.metrics.has_value()) TORPOR_RETURN_IF_ERROR(metrics.Serve(*core));
+  service.Serve(*core);
+  TORPOR_RETURN_IF_ERROR(
+      health.Start(timed, [&core](TimePoint by) { return core->MostOverdue(by); }));
 
   log::Info("host pool {} ({}{}), safety reserve {}, device context {}",
             FormatBytes(core->pool_size()), core->pool_kind(),
@@ -221,7 +283,6 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
     core->StartPinning();
   }
 
-  health.Serve(server.get());
   int signal = 0;
   for (;;) {
     if (::sigwait(&stop_signals, &signal) != 0) continue;
@@ -230,7 +291,8 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
     if (left.ok()) break;
     log::Error("no hand-over: {}", left);
   }
-  health.Serve(nullptr);
+  keeper_health.Serve(nullptr);
+  health.End(DaemonStopping());
   // A second signal does not wait. But SIGHUP often comes twice: to the process group, and passed
   // on by the keeper.
   std::signal(kHandOver, SIG_IGN);
