@@ -313,14 +313,18 @@ Result<std::vector<WorkerOutcome>> Core::WakeUp(const WakeCommand& command) {
 
 Result<UsageReport> Core::Usage() {
   UsageReport report;
-  TORPOR_ASSIGN_OR_RETURN(report.budget, admission_.Budget());
+  if (options_.health != nullptr) report.health = options_.health();
+  // It would not answer this call either.
+  if (report.health.reason() == "DRIVER_SILENT") return report.health;
+  const Result<BudgetStats> budget = admission_.Budget();
+  if (!budget.ok()) return report.health.ok() ? budget.status() : report.health;
+  report.budget = *budget;
   report.device = driver_.device();
   const ImageStore::Stats images = images_.stats();
   report.pool = images.pool;
   report.pool_clean = images.clean;
   report.pool_promised = admission_.promised_host();
   report.protection = Protection();
-  if (options_.health != nullptr) report.health = options_.health();
   report.workers = inventory_.Snapshot();
   report.reservations = admission_.Reservations();
   report.queue = admission_.Queue();

@@ -130,6 +130,7 @@ class Core final : public WorkerServer::Handler {
   //   LEVEL_AND_POLICIES; NOT_FOUND UNKNOWN_WORKER, NOTHING_SELECTED; those of the workers
   Result<std::vector<WorkerOutcome>> Sleep(const SleepCommand& command);
   Result<std::vector<WorkerOutcome>> WakeUp(const WakeCommand& command);
+  // Where the driver fails or does not answer: why the daemon is not healthy, by Options::health.
   Result<UsageReport> Usage();
   // OK: what workers have outlives the daemon. FAILED_PRECONDITION NO_KEEPER, POOL_NOT_KEPT; what
   // Options::protection says.

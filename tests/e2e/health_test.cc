@@ -3,9 +3,13 @@
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <string>
@@ -170,6 +174,103 @@ TEST_F(HealthTest, ServingMeansServingAfterARestart) {
     ASSERT_THAT(keeper.AwaitDaemon(*before), IsOk());
   }
   EXPECT_EQ(*keeper.Stop(), 0);
+}
+
+// With a driver that does as files say.
+class FaultyDriverTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(::setenv("TORPOR_TEST_FAULTS", dir_.path().c_str(), 1), 0);
+    ASSERT_THAT(keeper_.Start(), IsOk());
+    auto worker = WorkerProcess::Connect(keeper_.worker_socket(), "model");
+    ASSERT_THAT(worker, IsOk());
+    worker_ = *std::move(worker);
+    ASSERT_THAT(worker_->Allocate("weights", "8MiB", 1), IsOk());
+  }
+  void TearDown() override {
+    // Whoever is held goes on, and ends.
+    for (const char* fault : {"hold-GetMemoryInfo", "hold-Import"}) Take(fault);
+    if (HasFailure()) std::fputs(keeper_.log().c_str(), stderr);
+  }
+  void Give(const std::string& fault, const std::string& reason = "") const {
+    std::ofstream(dir_.path() + "/new") << reason;
+    ASSERT_EQ(::rename((dir_.path() + "/new").c_str(), (dir_.path() + "/" + fault).c_str()), 0);
+  }
+  void Take(const std::string& fault) const { ::unlink((dir_.path() + "/" + fault).c_str()); }
+  std::shared_ptr<grpc::Channel> NewChannel() const {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return grpc::CreateCustomChannel("unix:" + keeper_.control_socket(),
+                                     grpc::InsecureChannelCredentials(), arguments);
+  }
+  void ExpectUsable() {
+    EXPECT_THAT(worker_->Ask("sleep 1"), IsOk());
+    EXPECT_THAT(worker_->Ask("wake"), IsOk());
+  }
+
+  TempDir dir_;
+  KeeperProcess keeper_{dir_.path(),
+                        {"--host_device_memory=64MiB", "--host_pool=64MiB", "--safety_reserve=0",
+                         "--pool_memory=memfd", "--reconnect_grace=120s"},
+                        "tests/e2e/faulty_torpord"};
+  std::unique_ptr<WorkerProcess> worker_;
+};
+
+TEST_F(FaultyDriverTest, ALostGpuAndBack) {
+  const auto channel = NewChannel();
+  HealthStream health(channel);
+  HealthStream alive(channel, "torpor.alive");
+  ASSERT_TRUE(health.Await(Serving::SERVING));
+  ASSERT_TRUE(alive.Await(Serving::SERVING));
+  Give("fail-GetMemoryInfo", "CUDA_ERROR_DEVICE_UNAVAILABLE");
+  ASSERT_TRUE(health.Await(Serving::NOT_SERVING));
+  EXPECT_TRUE(alive.Await(Serving::NOT_SERVING));
+  EXPECT_THAT(keeper_.Usage(), HasReason("GPU_LOST"));
+  EXPECT_THAT(keeper_.log(), HasSubstr("GPU_LOST"));
+  Take("fail-GetMemoryInfo");
+  ASSERT_TRUE(health.Await(Serving::SERVING));
+  EXPECT_TRUE(alive.Await(Serving::SERVING));
+  EXPECT_THAT(keeper_.Usage(), IsOk());
+  ExpectUsable();
+}
+
+TEST_F(FaultyDriverTest, ADriverThatDoesNotReturn) {
+  const auto channel = NewChannel();
+  HealthStream health(channel);
+  ASSERT_TRUE(health.Await(Serving::SERVING));
+  Give("hold-GetMemoryInfo");
+  ASSERT_TRUE(health.Await(Serving::NOT_SERVING));
+  EXPECT_THAT(keeper_.Usage(), HasReason("DRIVER_SILENT"));
+  EXPECT_EQ(HealthOf(channel, "torpor.alive"), Serving::NOT_SERVING);
+  Take("hold-GetMemoryInfo");
+  ASSERT_TRUE(health.Await(Serving::SERVING));
+  ExpectUsable();
+}
+
+TEST_F(FaultyDriverTest, NotServingWhileItTakesOverWhatWasLeft) {
+  const auto before = keeper_.daemon();
+  ASSERT_THAT(before, IsOk());
+  Give("hold-Import");
+  keeper_.KillDaemon();
+  const TimePoint until = Clock::Real().Now() + kPatience;
+  while (HealthOf(NewChannel()) != Serving::NOT_SERVING) {
+    ASSERT_LT(Clock::Real().Now(), until) << keeper_.log();
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  const auto channel = NewChannel();
+  HealthStream health(channel);
+  EXPECT_TRUE(health.Await(Serving::NOT_SERVING));
+  EXPECT_EQ(HealthOf(channel, kService), Serving::NOT_SERVING);
+  EXPECT_EQ(HealthOf(channel, "torpor.alive"), Serving::SERVING);
+  EXPECT_THAT(keeper_.Usage(), HasReason("DAEMON_STARTING"));
+  Take("hold-Import");
+  ASSERT_TRUE(health.Await(Serving::SERVING));
+  EXPECT_THAT(health.told(), ElementsAre(Serving::NOT_SERVING, Serving::SERVING));
+  const auto usage = keeper_.Usage();
+  ASSERT_THAT(usage, IsOk());
+  EXPECT_EQ(usage->workers_size(), 1);
+  ASSERT_THAT(keeper_.AwaitDaemon(*before), IsOk());
+  ExpectUsable();
 }
 
 }  // namespace
