@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -122,6 +123,48 @@ class DaemonTest(unittest.TestCase):
         done = subprocess.run(self.command(*arguments), capture_output=True, text=True)
         self.assertEqual(done.returncode != 0, refused, (arguments, done.stdout, done.stderr))
         return done.stdout
+
+    def start_prometheus(self, interval, *rules):
+        """The real one, which scrapes the daemon as the job "torpor"; its API is at self.api."""
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="prometheus.", dir=self.dir))
+        config = folder / "prometheus.yml"
+        config.write_text(
+            f"global: {{scrape_interval: {interval}, evaluation_interval: {interval}}}\n"
+            f"rule_files: [{', '.join(str(one) for one in rules)}]\n"
+            "scrape_configs:\n"
+            "  - job_name: torpor\n"
+            f"    static_configs: [targets: ['127.0.0.1:{self.port}']]\n"
+        )
+        checked = subprocess.run(
+            [BIN / "promtool", "check", "config", config], capture_output=True, text=True
+        )
+        self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+        address = f"127.0.0.1:{free_port()}"
+        self.api = f"http://{address}/api/v1"
+        with (folder / "log").open("w") as log:
+            process = subprocess.Popen(
+                [
+                    BIN / "prometheus", f"--config.file={config}",
+                    f"--storage.tsdb.path={folder}/data", f"--web.listen-address={address}",
+                ],
+                stdout=log, stderr=log, cwd=folder,
+            )
+
+        def end():
+            process.kill()
+            process.wait()
+
+        self.addCleanup(end)
+
+        def ready():
+            self.assertIsNone(process.poll(), (folder / "log").read_text())
+            try:
+                return get(f"http://{address}/-/ready")
+            except (urllib.error.URLError, ConnectionError):
+                return None
+
+        await_true(ready, "Prometheus is ready")
+        return end
 
     def scrape(self):
         return get(f"http://127.0.0.1:{self.port}/metrics")

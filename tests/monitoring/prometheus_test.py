@@ -10,7 +10,7 @@ import unittest
 import urllib.error
 import urllib.parse
 
-from programs import BIN, ROOT, DaemonTest, await_true, free_port, get, main, parse, value
+from programs import BIN, ROOT, DaemonTest, await_true, get, main, parse, value
 
 DASHBOARD = ROOT / "deploy/grafana/torpor.json"
 RULES = ROOT / "deploy/prometheus/torpor.rules.yml"
@@ -90,43 +90,7 @@ class Prometheus(DaemonTest):
 
     def setUp(self):
         super().setUp()
-        folder = self.dir / "prometheus"
-        folder.mkdir()
-        config = folder / "prometheus.yml"
-        config.write_text(
-            "global: {scrape_interval: 500ms, evaluation_interval: 500ms}\n"
-            f"rule_files: ['{RULES}']\n"
-            "scrape_configs:\n"
-            "  - job_name: torpor\n"
-            f"    static_configs: [targets: ['127.0.0.1:{self.port}']]\n"
-        )
-        subprocess.run(
-            [BIN / "promtool", "check", "config", config], check=True, capture_output=True
-        )
-        address = f"127.0.0.1:{free_port()}"
-        self.api = f"http://{address}/api/v1"
-        with (folder / "log").open("w") as log:
-            self.prometheus = subprocess.Popen(
-                [
-                    BIN / "prometheus", f"--config.file={config}",
-                    f"--storage.tsdb.path={folder}/data", f"--web.listen-address={address}",
-                ],
-                stdout=log, stderr=log, cwd=folder,
-            )
-        self.addCleanup(self.end_prometheus)
-
-        def ready():
-            self.assertIsNone(self.prometheus.poll(), (folder / "log").read_text())
-            try:
-                return get(f"http://{address}/-/ready")
-            except (urllib.error.URLError, ConnectionError):
-                return None
-
-        await_true(ready, "Prometheus is ready")
-
-    def end_prometheus(self):
-        self.prometheus.kill()
-        self.prometheus.wait()
+        self.start_prometheus("500ms", RULES)
 
     def query(self, query):
         """The values of all series that the query finds."""

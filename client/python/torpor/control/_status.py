@@ -76,6 +76,6 @@ def closed(target: str) -> errors.TorporError:
     return errors.FailedPrecondition("CLIENT_CLOSED", "the client is closed", {"target": target})
 
 
-def connection_broke(error: errors.TorporError) -> bool:
-    """Whether it is not known if the daemon has done what it was asked for."""
+def to_repeat(error: errors.TorporError) -> bool:
+    """Whether it is not known if the daemon has done what it was asked for, or it is about to serve."""
     return error.reason in ("DAEMON_UNREACHABLE", "DAEMON_STARTING")

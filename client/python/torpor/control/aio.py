@@ -168,7 +168,7 @@ class AsyncClient:
             try:
                 return await self._call_once(method, request, patience)
             except errors.TorporError as error:
-                if pause is None or not _status.connection_broke(error) or patience.over():
+                if pause is None or not _status.to_repeat(error) or patience.over():
                     raise
                 await asyncio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")

@@ -266,7 +266,7 @@ class Client:
             try:
                 return self._call_once(method, request, patience, cancellation)
             except errors.TorporError as error:
-                if pause is None or not _status.connection_broke(error) or patience.over():
+                if pause is None or not _status.to_repeat(error) or patience.over():
                     raise
                 cancellation._wait(pause)
         raise AssertionError("the last attempt returns or raises")
