@@ -316,6 +316,30 @@ TEST_F(InventoryTest, AWorkerHasOneOperationAtATime) {
   EXPECT_THAT(inventory_.BeginOperation(worker_), IsOk());
 }
 
+TEST_F(InventoryTest, TellsTheOperationThatIsMostOverdue) {
+  const TimePoint now = TimePoint() + seconds(1000);
+  const WorkerId other = AddWorker("other");
+  const WorkerId endless = AddWorker();
+  ASSERT_THAT(inventory_.BeginOperation(worker_, now - seconds(1)), IsOk());
+  const auto oldest = inventory_.BeginOperation(other, now - seconds(2));
+  ASSERT_THAT(oldest, IsOk());
+  ASSERT_THAT(inventory_.BeginOperation(endless), IsOk());
+  EXPECT_FALSE(inventory_.MostOverdue(now - seconds(3)).has_value());
+  const auto overdue = inventory_.MostOverdue(now);
+  ASSERT_TRUE(overdue.has_value());
+  EXPECT_EQ(overdue->worker, other);
+  EXPECT_EQ(overdue->worker_name, "other");
+  EXPECT_EQ(overdue->operation, *oldest);
+  EXPECT_EQ(overdue->deadline, now - seconds(2));
+  inventory_.EndOperation(other);
+  EXPECT_EQ(inventory_.MostOverdue(now)->worker, worker_);
+  inventory_.EndOperation(worker_);
+  EXPECT_FALSE(inventory_.MostOverdue(now).has_value());
+  // The deadline is that of the operation that is under way.
+  ASSERT_THAT(inventory_.BeginOperation(worker_, now + seconds(1)), IsOk());
+  EXPECT_FALSE(inventory_.MostOverdue(now).has_value());
+}
+
 TEST_F(InventoryTest, ASleepMovesWhatItsPoliciesName) {
   Allocate(kWeights, 2);
   Allocate(kWeights, 3);
