@@ -184,8 +184,9 @@ def parse(text):
 
 def value(metrics, name, **labels):
     """The sum of the series that have these labels among theirs."""
+    series = metrics.get(name, {})
     return sum(
-        number for key, number in metrics.get(name, {}).items() if labels.items() <= dict(key).items()
+        number for key, number in series.items() if labels.items() <= dict(key).items()
     )
 
 

@@ -1,4 +1,4 @@
-"""Every query of the dashboard and the rules, put to a real Prometheus that scrapes a real torpord."""
+"""Every query of dashboard and rules, put to a real Prometheus that scrapes a real torpord."""
 
 import json
 import math
@@ -57,7 +57,8 @@ class Files(unittest.TestCase):
 
     def test_each_alert_is_tested_and_documented(self):
         alerts = set(re.findall(r"- alert: (\w+)", RULES.read_text()))
-        tested = re.findall(r"alertname: (\w+)", (RULES.parent / "torpor.rules_test.yml").read_text())
+        tests = (RULES.parent / "torpor.rules_test.yml").read_text()
+        tested = re.findall(r"alertname: (\w+)", tests)
         documented = re.findall(r"(?m)^\| `(Torpor\w+)`", (ROOT / "docs/monitoring.md").read_text())
         self.assertEqual(alerts, set(tested))
         self.assertEqual(alerts, set(documented))
