@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/log.h"
 #include "daemon/metrics/usage_families.h"
 #include "daemon/operation/tasks.h"
 #include "lib/cuda/call_kind.h"
