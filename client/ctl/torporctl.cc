@@ -69,11 +69,15 @@ class Caller {
  public:
   Caller(const Command& command, v1::MemoryService::Stub& stub) : command_(command), stub_(stub) {}
 
-  // Calls, and prints what comes of it. A signal cancels the call.
+  // Calls, and prints what comes of it. A signal cancels the call. `wait`: for a daemon that is not
+  // there yet. Who calls again and again instead finds it late: without a call that waits nothing
+  // drives the connection on, for up to 5 s.
   template <typename Method, typename Request, typename Response>
-  bool Call(Method method, const Request& request, Response& response) {
+  bool Call(Method method, const Request& request, Response& response,
+            std::optional<Duration> wait = std::nullopt) {
     grpc::ClientContext context;
-    SetTimeout(context, command_.timeout);
+    SetTimeout(context, wait.value_or(command_.timeout));
+    context.set_wait_for_ready(wait.has_value());
     const StopOnSignal signal([&] { context.TryCancel(); });
     status_ = (stub_.*method)(&context, request, &response);
     stopped_ = signal.stopped() && status_.error_code() == grpc::StatusCode::CANCELLED;
@@ -85,6 +89,7 @@ class Caller {
   // The call failed for want of a daemon. One that is stopping cancels what comes too late.
   bool Unavailable() const {
     return !stopped_ && (status_.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                         status_.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
                          status_.error_code() == grpc::StatusCode::CANCELLED);
   }
   // The exit status of a call that failed.
@@ -138,7 +143,7 @@ int Upgrade(Caller& caller) {
   };
   for (;;) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    if (caller.Call(&Stub::Usage, v1::UsageRequest(), usage)) {
+    if (caller.Call(&Stub::Usage, v1::UsageRequest(), usage, seconds(1))) {
       if (is_next()) break;
     } else if (!caller.Unavailable()) {
       return caller.Failed();

@@ -189,6 +189,7 @@ TEST_F(CustodyTest, ALargeJournalTravelsInPages) {
     all.emplace_back(ImageRecorded{SegmentId(id), std::vector<RecordedBlock>(60000)});
   }
   std::vector<std::string> encoded;
+  encoded.reserve(all.size());
   for (const JournalRecord& record : all) encoded.push_back(EncodeRecord(record));
   size_t pages = 0;
   for (size_t next = 0; next < all.size(); ++pages) {

@@ -89,27 +89,27 @@ TEST(RecordTest, TheBytesOfARecordStayAsTheyAre) {
   const std::vector<std::string> written = {
       "00070000000000000006000000656e67696e650600000073656372657403000000722d31",
       "010700000000000000",
-      "02010000000000000007000000000000000700000077656967687473000020000000000000004000"
-      "0000000001",
+      ("02010000000000000007000000000000000700000077656967687473000020000000000000004000"
+       "0000000001"),
       "030100000000000000",
-      "04030000000000000007000000000000000700000077656967687473000020000000000000004000"
-      "00000000",
+      ("04030000000000000007000000000000000700000077656967687473000020000000000000004000"
+       "00000000"),
       "050300000000000000",
       "0601000000000000000100000000000004000000000000200000000000",
       "070100000000000000",
-      "0803000000722d31040000006e6578740000004000000000000000800000000000f2052a01000000"
-      "0100",
+      ("0803000000722d31040000006e6578740000004000000000000000800000000000f2052a01000000"
+       "0100"),
       "0903000000722d31001a711802000000",
       "0a03000000722d31",
       "0b671200003930000000000000",
       "0c46000000000000000a000000000000001e000000000000006400000000000000",
-      "0d0b00000000000000050000006d656d66640000004000000000000000040000000007000000"
-      "2f702e706f6f6c",
+      ("0d0b00000000000000050000006d656d66640000004000000000000000040000000007000000"
+       "2f702e706f6f6c"),
       "0e0700000000000000681200003a30000000000000fcffffef00000000",
       "0f0300000000000000",
       "1003000000722d310000002000000000",
-      "1103000000722d310100000004000000"
-      "6e6578740000004000000000"};
+      ("1103000000722d310100000004000000"
+       "6e6578740000004000000000")};
   const std::vector<JournalRecord> said = {
       SessionOpened{WorkerId(7), "engine", "secret", "r-1"},
       SessionClosed{WorkerId(7)},
@@ -283,7 +283,8 @@ TEST(LedgerTest, OnlyWhatIsOffloadedHasAnImage) {
 TEST(RecordTest, SeveralReadAsTheyWereWritten) {
   const std::vector<JournalRecord> records = OneOfEach();
   for (size_t count = 0; count <= records.size(); ++count) {
-    const std::string bytes = EncodeRecords({records.begin(), records.begin() + count});
+    const std::string bytes =
+        EncodeRecords({records.begin(), records.begin() + static_cast<std::ptrdiff_t>(count)});
     const Result<std::vector<JournalRecord>> again = DecodeRecords(bytes);
     ASSERT_THAT(again, IsOk());
     EXPECT_EQ(again->size(), count);
@@ -484,7 +485,8 @@ TEST_F(JournalTest, Property) {
     std::visit(
         [&](auto& one) {
           using T = std::decay_t<decltype(one)>;
-          if constexpr (std::is_same_v<T, SessionOpened> || std::is_same_v<T, SessionClosed>) {
+          if constexpr (std::is_same_v<T, SessionOpened> || std::is_same_v<T, SessionClosed> ||
+                        std::is_same_v<T, SessionProcess>) {
             one.worker = WorkerId(below(4));
           } else if constexpr (std::is_same_v<T, SegmentRecorded>) {
             one.segment = SegmentId(below(30));
@@ -494,8 +496,6 @@ TEST_F(JournalTest, Property) {
             one.worker = WorkerId(below(4));
           } else if constexpr (std::is_same_v<T, ExtentDropped> || std::is_same_v<T, ExtentLost>) {
             one.extent = ExtentId(below(30));
-          } else if constexpr (std::is_same_v<T, SessionProcess>) {
-            one.worker = WorkerId(below(4));
           } else if constexpr (std::is_same_v<T, PoolHeld>) {
             one.id = 1 + below(2);
           } else if constexpr (std::is_same_v<T, SegmentFreed> ||

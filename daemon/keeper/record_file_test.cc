@@ -131,8 +131,10 @@ TEST_F(RecordFileTest, HasOneOwner) {
 // Each replaces the file that another one may just be about to lock.
 TEST_F(RecordFileTest, NobodyHasAFileThatIsNoLongerThere) {
   constexpr size_t kRounds = 300;
+  constexpr size_t kThreads = 3;
   std::vector<std::thread> threads;
-  for (int t = 0; t < 3; ++t) {
+  threads.reserve(kThreads);
+  for (size_t t = 0; t < kThreads; ++t) {
     threads.emplace_back([this] {
       for (size_t done = 0; done < kRounds;) {
         Result<RecordFile::Contents> contents = RecordFile::Open(path_);
