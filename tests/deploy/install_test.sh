@@ -42,7 +42,7 @@ cleanup() {
 }
 trap cleanup EXIT
 cp -a "$base/." "$root"
-cp "$deb" "$root/root/torpor.deb"
+cp "$deb" "$root/srv/torpor.deb"
 inside() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
 listing() { (cd "$root" && find . -xdev \( -path ./var/lib/dpkg -o -path ./var/cache \) -prune -o -print | sort); }
 users() { inside getent passwd; inside getent group; }
@@ -52,7 +52,7 @@ prints() { grep -qE -e "$1" <<< "$("${@:2}")"; }
 # ---- Looked at
 
 if [ -e "$root/usr/bin/lintian" ]; then
-  said=$(inside lintian --allow-root --fail-on error,warning /root/torpor.deb 2>&1) || die "lintian: $said"
+  said=$(inside lintian --allow-root --fail-on error,warning /srv/torpor.deb 2>&1) || die "lintian: $said"
   say "lintian has nothing to say"
 else
   say "lintian SKIPPED"
@@ -62,7 +62,7 @@ fi
 
 listing > "$root.before"
 users > "$root.users"
-inside dpkg -i /root/torpor.deb > /dev/null 2>&1
+inside dpkg -i /srv/torpor.deb > /dev/null 2>&1
 for program in torpord torporctl torpor-keeper; do
   inside "$program" --version > /dev/null
   inside "$program" --help > /dev/null
@@ -149,7 +149,7 @@ protected() { prints '"protection":\{"code":0' usage; }
 another_daemon() { [ "$(daemon)" != "$1" ] && protected; }
 another_keeper() { [ "$(show MainPID)" != "$1" ] && [ "$(show ActiveState)" = active ] && protected; }
 
-in_system dpkg -i /root/torpor.deb > /dev/null 2>&1
+in_system dpkg -i /srv/torpor.deb > /dev/null 2>&1
 [ "$(show ActiveState)" = inactive ] || die "an instance was started by itself"
 in_system sh -c 'cat > /etc/torpor/torpord.conf' << 'X'
 TORPORD_DRIVER=host
@@ -173,7 +173,7 @@ await as --groups "$group"
 if as --clear-groups > /dev/null 2>&1; then die "everybody may"; fi
 
 before=$(daemon)
-in_system dpkg -i /root/torpor.deb > /dev/null 2>&1
+in_system dpkg -i /srv/torpor.deb > /dev/null 2>&1
 [ "$(daemon)" = "$before" ] || die "an upgrade of the package has ended the daemon"
 protected || die "an upgrade of the package has ended the keeper"
 say "an upgrade leaves it alone"
@@ -224,6 +224,6 @@ in_system systemctl enable torpor.target torpor-gpus.service torpor@host-0 2> /d
 in_system systemctl start "$unit"
 in_system dpkg -P torpor > /dev/null
 [ "$(in_system systemctl is-active "$unit" || true)" = inactive ] || die "it runs on without its package"
-left=$(in_system sh -c "find / -xdev -name '*torpor*' -not -path '/proc/*' -not -path '/root/*' -not -path '/var/cache/man/*'; ls -d /run/torpor* 2> /dev/null" || true)
+left=$(in_system sh -c "find / -xdev -name '*torpor*' -not -path '/proc/*' -not -path '/srv/*' -not -path '/var/cache/man/*'; ls -d /run/torpor* 2> /dev/null" || true)
 [ -z "$left" ] || die "purge has left $left"
 say "stopped and purged"
