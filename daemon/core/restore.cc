@@ -106,7 +106,7 @@ class Core::Restorer {
     for (const auto& [id, session] : ledger.sessions()) {
       TORPOR_RETURN_IF_ERROR(RestoreSession(session, found[id]));
     }
-    // First: whoever follows must not look for it in another pool.
+    // Before descriptors are given up: whoever follows a start that ends here finds all as it was.
     if (!ended_.empty()) TORPOR_RETURN_IF_ERROR(core_.keeper_.Record(ended_));
     for (const ExtentId id : dropped_) {
       if (const Status status = core_.keeper_.DropExtent(id); !status.ok()) {
