@@ -69,12 +69,42 @@ parent_of() { awk '/^PPid:/ { print $2 }' "/proc/$1/status"; }
 ended() { ! grep -q '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status" 2> /dev/null; }
 changed() { [ "$(daemon_pid "$1")" != "$2" ] && torpor-node check; }
 
+# Two that follow each other.
+free_ports() {
+  /usr/bin/python3 -c '
+import socket
+while True:
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+        try:
+            two.bind(("127.0.0.1", port + 1))
+        except (OSError, OverflowError):
+            continue
+        print(port, port + 1)
+        break'
+}
+metrics_of() {
+  /usr/bin/python3 -c '
+import sys, urllib.request
+print(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/metrics", timeout=60).read().decode())' "$1"
+}
 export TORPOR_DEVICES="host-0 host-1" TORPOR_RUNTIME_DIR=$scratch/run
 if torpor-node check 2> /dev/null; then die "check: nothing runs"; fi
-torpor-node run --driver=host --host_device_memory=64MiB --host_pool=16MiB --pool_memory=memfd \
+status=0
+TORPOR_METRICS=9877 torpor-node run 2> "$scratch/err" || status=$?
+[ "$status" = 2 ] || die "an address without a port: exit status $status"
+read -r port next < <(free_ports)
+TORPOR_METRICS=127.0.0.1:$port \
+  torpor-node run --driver=host --host_device_memory=64MiB --host_pool=16MiB --pool_memory=memfd \
   > "$scratch/log" 2>&1 &
 node=$!
 await torpor-node check
+
+for device in "host-0 $port" "host-1 $next"; do
+  metrics_of "${device#* }" | grep -q "torpor_device_info{.*uuid=\"${device% *}\"" ||
+    die "port ${device#* } has not the metrics of ${device% *}"
+done
 
 # A daemon that dies is followed by another, a keeper that dies as well, which takes over.
 before=$(daemon_pid host-0)
