@@ -3,7 +3,7 @@
 #
 #   TORPOR_BUNDLE=DIR|TARBALL tests/gpu/run.sh [--out DIR] [SECTION...]
 #     [--peers=all|none|PEER:LOAD,...] [--tms-wheel=FILE] [--bench=FLAG]
-#     [--wheels=DIR] [--multi=FLAG] [--tensor-parallel=FLAG]
+#     [--wheels=DIR] [--prometheus=FILE] [--multi=FLAG] [--tensor-parallel=FLAG]
 #
 # Sections, each done in less than 8 minutes; without any, all that the GPUs
 # here suffice for:
@@ -17,6 +17,8 @@
 #   multi     sleeps and wakes on all GPUs of the host at once, a daemon for
 #             each, beside the link of one and of all; --multi= passes a flag
 #             to multi_gpu.py, as in --multi=--load=seed
+#   operate   torporctl's doctor, top and health; with --prometheus= sleeps and
+#             wakes beside those while that Prometheus scrapes
 #   package   PyTorch through the Python package: models of 2B and 7B shape,
 #             graphs, torch.compile, 50 cycles, what the package costs
 #   pytorch   a PyTorch transformer of two billion parameters
@@ -28,7 +30,7 @@
 #   vllm      vLLM's allocator and sleep-mode backend, without vLLM
 #
 # Needs the NVIDIA driver and Python (TORPOR_PYTHON names it): for bench and demo
-# with numpy, safetensors; for peers, compat, examples, package, pytorch,
+# with numpy, safetensors; for peers, compat, examples, operate, package, pytorch,
 # restart, tensor_parallel and vllm with torch; for package, pytorch, restart and vllm also
 # transformers, for pytorch nvidia-ml-py, for examples grpcio and protobuf. The
 # package torpor is that of the bundle. --wheels= has wheels in DIR, as of those,
@@ -44,8 +46,9 @@ bench=()
 multi=()
 tensor_parallel=()
 wheels=
+operate=()
 
-usage() { sed -n '2,35s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,37s/^# \{0,1\}//p' "$0"; }
 
 while [ $# -gt 0 ]; do
   case $1 in
@@ -55,9 +58,10 @@ while [ $# -gt 0 ]; do
     --bench=*) bench+=("${1#--bench=}") ;;
     --multi=*) multi+=("${1#--multi=}") ;;
     --tensor-parallel=*) tensor_parallel+=("${1#--tensor-parallel=}") ;;
+    --prometheus=*) operate+=("$1") ;;
     --wheels=*) wheels=${1#--wheels=} ;;
     -h | --help) usage; exit 0 ;;
-    bench | compat | contract | demo | examples | faults | multi | package | pytorch | \
+    bench | compat | contract | demo | examples | faults | multi | operate | package | pytorch | \
       restart | tensor_parallel | vllm)
       sections+=("$1")
       ;;
@@ -66,7 +70,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 if [ ${#sections[@]} -eq 0 ]; then
-  sections=(bench compat contract demo examples faults package pytorch restart vllm)
+  sections=(bench compat contract demo examples faults operate package pytorch restart vllm)
   if [ "$(nvidia-smi -L 2> /dev/null | grep -c '^GPU ')" -gt 1 ]; then
     sections+=(multi tensor_parallel)
   fi
@@ -125,6 +129,9 @@ for section in "${sections[@]}"; do
     faults) command=("$python" "$here/faults.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     multi)
       command=("$python" "$here/multi_gpu.py" --bundle "$TORPOR_BUNDLE" --out "$out" "${multi[@]}")
+      ;;
+    operate)
+      command=("$python" "$here/operate.py" --bundle "$TORPOR_BUNDLE" --out "$out" "${operate[@]}")
       ;;
     package) command=("$python" "$here/package_torch.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     pytorch) command=("$python" "$here/pytorch_sleep.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;

@@ -38,7 +38,11 @@ Result<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(
     const std::vector<std::string>& launcher) {
   std::unique_ptr<DaemonProcess> daemon(new DaemonProcess());
   daemon->runtime_dir_ = runtime_dir;
-  daemon->log_path_ = runtime_dir + "/torpord.log";
+  const std::string device_flag = "--device=";
+  for (const std::string& flag : flags) {
+    if (flag.rfind(device_flag, 0) == 0) daemon->device_ = flag.substr(device_flag.size());
+  }
+  daemon->log_path_ = runtime_dir + "/" + daemon->device_ + ".log";
   ChildProcess::Options options;
   options.command = Command(runtime_dir, flags);
   options.command.insert(options.command.begin(), launcher.begin(), launcher.end());

@@ -17,7 +17,7 @@ namespace torpor {
 // thread-safe, except for stub().
 class DaemonProcess {
  public:
-  static constexpr char kDevice[] = "host-0";
+  static constexpr char kDevice[] = "host-0";  // unless a flag --device= says otherwise
 
   static constexpr char kProgram[] = "daemon/torpord";  // in the runfiles
   // The program, for runs that are to fail; arguments follow.
@@ -35,8 +35,8 @@ class DaemonProcess {
   const std::string& greeting() const { return greeting_; }
   std::string log() const { return ReadFile(log_path_); }
 
-  std::string control_socket() const { return runtime_dir_ + "/" + kDevice + "/control.sock"; }
-  std::string worker_socket() const { return runtime_dir_ + "/" + kDevice + "/worker.sock"; }
+  std::string control_socket() const { return runtime_dir_ + "/" + device_ + "/control.sock"; }
+  std::string worker_socket() const { return runtime_dir_ + "/" + device_ + "/worker.sock"; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   v1::MemoryService::Stub& stub() const { return *stub_; }
 
@@ -47,6 +47,7 @@ class DaemonProcess {
  private:
   DaemonProcess() = default;
   std::string runtime_dir_;
+  std::string device_ = kDevice;
   std::string log_path_;
   std::string greeting_;
   std::unique_ptr<ChildProcess> process_;
