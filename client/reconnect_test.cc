@@ -12,6 +12,7 @@
 #include <iterator>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/session_fixture.h"
@@ -31,7 +32,7 @@ class ReconnectTest : public SessionTest {
     daemon_.AwaitHellos(1);
     const size_t before = daemon_.hellos();
     daemon_.SetGrace(grace);
-    Connect(options);
+    Connect(std::move(options));
     daemon_.AwaitHellos(before + 1);
   }
 
@@ -93,7 +94,7 @@ TEST_F(ReconnectTest, RequestsMadeMeanwhileComeThrough) {
   daemon_.Disappear();
   std::thread allocate([&] { Memory(Allocate("weights", kUnit))[0] = 1; });
   std::thread wait(
-      [&] { EXPECT_THAT(session_->AllocateWait("kv_cache", kUnit, 3600 * 1000), IsOk()); });
+      [&] { EXPECT_THAT(session_->AllocateWait("kv_cache", kUnit, int64_t{3600} * 1000), IsOk()); });
   std::thread free([&] { EXPECT_THAT(session_->Free(old), IsOk()); });
   std::thread sleep([&] { EXPECT_THAT(session_->Sleep({}), IsOk()); });
   std::thread report([&] { EXPECT_THAT(session_->ReportUsage(MiB(1), MiB(2)), IsOk()); });

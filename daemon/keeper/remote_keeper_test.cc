@@ -145,7 +145,7 @@ class RemoteKeeperTest : public ::testing::Test {
 
   Status Hold(uint64_t id, WorkerId worker = kWorker) {
     const UniqueFd fd = Memory();
-    const Status held = daemon_->HoldExtent(Extent(id, worker), fd.get());
+    Status held = daemon_->HoldExtent(Extent(id, worker), fd.get());
     if (held.ok()) inodes_[ExtentId(id)] = InodeOf(fd);
     return held;
   }
