@@ -93,8 +93,9 @@ TEST_F(ReconnectTest, RequestsMadeMeanwhileComeThrough) {
   const DeviceAddress old = Allocate("weights", kUnit);
   daemon_.Disappear();
   std::thread allocate([&] { Memory(Allocate("weights", kUnit))[0] = 1; });
-  std::thread wait(
-      [&] { EXPECT_THAT(session_->AllocateWait("kv_cache", kUnit, int64_t{3600} * 1000), IsOk()); });
+  std::thread wait([&] {
+    EXPECT_THAT(session_->AllocateWait("kv_cache", kUnit, int64_t{3600} * 1000), IsOk());
+  });
   std::thread free([&] { EXPECT_THAT(session_->Free(old), IsOk()); });
   std::thread sleep([&] { EXPECT_THAT(session_->Sleep({}), IsOk()); });
   std::thread report([&] { EXPECT_THAT(session_->ReportUsage(MiB(1), MiB(2)), IsOk()); });
