@@ -4,12 +4,10 @@
 #include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_posix.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -23,36 +21,32 @@ namespace {
 
 constexpr char kServiceName[] = "torpor.v1.MemoryService";
 constexpr int kMaxRequestBytes = 1 << 20;
+constexpr int kHandshakeTimeoutMs = 10'000;
 constexpr Duration kForLastAnswers = milliseconds(200);
 constexpr Duration kForCancelledCalls = milliseconds(300);
 
-bool IsOf(int fd, const std::string& socket, const std::optional<ListenAddress>& listen) {
+bool IsOf(int fd, int port) {
   sockaddr_storage local{};
   socklen_t size = sizeof local;
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) != 0) return false;
-  if (local.ss_family == AF_UNIX) {
-    return socket == reinterpret_cast<const sockaddr_un&>(local).sun_path;
-  }
-  if (!listen.has_value()) return false;
-  const auto port = local.ss_family == AF_INET6
-                        ? reinterpret_cast<const sockaddr_in6&>(local).sin6_port
-                        : reinterpret_cast<const sockaddr_in&>(local).sin_port;
-  return (local.ss_family == AF_INET6 || local.ss_family == AF_INET) && ntohs(port) == listen->port;
+  const auto of = local.ss_family == AF_INET6
+                      ? reinterpret_cast<const sockaddr_in6&>(local).sin6_port
+                      : reinterpret_cast<const sockaddr_in&>(local).sin_port;
+  return (local.ss_family == AF_INET6 || local.ss_family == AF_INET) && ntohs(of) == port;
 }
 
-// gRPC finishes no call of a connection that it is writing to, not even a cancelled one: a client
-// that does not read would keep the server for ever.
-void EndConnections(const std::string& socket, const std::optional<ListenAddress>& listen) {
+void EndTcpConnections(int port) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
     const int fd = std::atoi(entry.path().filename().c_str());
-    if (IsOf(fd, socket, listen)) ::shutdown(fd, SHUT_RDWR);
+    if (IsOf(fd, port)) ::shutdown(fd, SHUT_RDWR);
   }
 }
 
 }  // namespace
 
 Result<std::unique_ptr<ControlServer>> ControlServer::Start(MemoryServiceImpl& service,
+                                                            access::Peers& peers,
                                                             const Options& options) {
   static const bool plugins_ready = [] {
     grpc::EnableDefaultHealthCheckService(true);
@@ -67,29 +61,29 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Start(MemoryServiceImpl& s
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  int socket_bound = 0;
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
   int port = 0;
-  builder.AddListeningPort("unix:" + options.socket, grpc::InsecureServerCredentials(),
-                           &socket_bound);
   if (options.listen.has_value()) {
-    builder.AddListeningPort(options.listen->ToString(), grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort(options.listen->ToString(),
+                             options.tls.has_value() ? access::MakeTlsCredentials(*options.tls)
+                                                     : grpc::InsecureServerCredentials(),
+                             &port);
   }
   builder.RegisterService(&service);
-  // Nobody but the owner gets in before the mode is set.
-  const mode_t umask_before = ::umask(0177);
   control->server_ = builder.BuildAndStart();
-  ::umask(umask_before);
-  if (control->server_ == nullptr || socket_bound == 0) {
-    return Unavailable(
-        "CANNOT_LISTEN",
-        "cannot listen on " + options.socket +
-            (options.listen.has_value() ? " and " + options.listen->ToString() : ""));
+  if (control->server_ == nullptr || (options.listen.has_value() && port == 0)) {
+    return Unavailable("CANNOT_LISTEN",
+                       "cannot listen on " +
+                           (options.listen.has_value() ? options.listen->ToString() : "nothing"));
   }
   control->SetHealth(false, true);
-  if (::chmod(options.socket.c_str(), options.socket_mode) != 0) {
-    return ErrnoStatus(errno, "set the mode of " + options.socket);
-  }
-  control->socket_ = options.socket;
+  // gRPC's own listener tells nobody of whom a connection is.
+  TORPOR_ASSIGN_OR_RETURN(control->listener_, access::ControlListener::Start(
+                                                  {options.socket, options.socket_mode,
+                                                   options.socket_group, options.connections},
+                                                  peers, [server = control->server_.get()](int fd) {
+                                                    grpc::AddInsecureChannelFromFd(server, fd);
+                                                  }));
   control->listen_ = options.listen;
   if (control->listen_.has_value()) control->listen_->port = port;
   return control;
@@ -117,11 +111,14 @@ ControlServer::~ControlServer() {
 }
 
 void ControlServer::Close(Duration patience) {
+  if (listener_ != nullptr) listener_->Stop();
   std::promise<void> closed;
   std::thread end_connections([this, patience, over = closed.get_future()] {
-    if (over.wait_for(patience + kForCancelledCalls) != std::future_status::ready) {
-      EndConnections(socket_, listen_);
-    }
+    if (over.wait_for(patience + kForCancelledCalls) == std::future_status::ready) return;
+    // gRPC finishes no call of a connection that it is writing to, not even a cancelled one: a
+    // client that does not read would keep the server for ever.
+    if (listener_ != nullptr) listener_->EndConnections();
+    if (listen_.has_value()) EndTcpConnections(listen_->port);
   });
   server_->Shutdown(std::chrono::system_clock::now() +
                     std::chrono::duration_cast<std::chrono::system_clock::duration>(patience));

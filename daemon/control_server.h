@@ -9,6 +9,9 @@
 #include <optional>
 #include <string>
 
+#include "daemon/access/control_listener.h"
+#include "daemon/access/peers.h"
+#include "daemon/access/tls.h"
 #include "daemon/flags.h"
 #include "daemon/service/memory_service.h"
 #include "lib/base/clock.h"
@@ -17,8 +20,8 @@
 
 namespace torpor {
 
-// The gRPC server of the control plane on a Unix socket and, if asked, on loopback TCP, with
-// reflection and grpc.health.v1. Its methods are for one thread.
+// The gRPC server of the control plane on a Unix socket and, if asked, on TCP, with reflection and
+// grpc.health.v1. Its methods are for one thread.
 class ControlServer {
  public:
   // The health service's name for whether what workers have outlives the daemon.
@@ -30,11 +33,15 @@ class ControlServer {
     std::string socket;  // path; replaced if there is one: callers hold the lock of its folder
     mode_t socket_mode = 0660;
     std::optional<ListenAddress> listen;
+    std::optional<access::TlsFiles> tls = {};  // on TCP; none: it is a loopback address
+    std::optional<gid_t> socket_group = {};    // none: the process's
+    size_t connections = 0;                    // ControlListener::Options
   };
 
-  // Listens on return, NOT_SERVING. `service` must outlive it. UNAVAILABLE CANNOT_LISTEN.
+  // Listens on return, NOT_SERVING. `service` and `peers`, which is told of whom the connections of
+  // the Unix socket are, must outlive it. UNAVAILABLE CANNOT_LISTEN; errors of ControlListener.
   static Result<std::unique_ptr<ControlServer>> Start(MemoryServiceImpl& service,
-                                                      const Options& options);
+                                                      access::Peers& peers, const Options& options);
   // Shutdown without patience.
   ~ControlServer();
 
@@ -57,11 +64,11 @@ class ControlServer {
   void Close(Duration patience);
 
   MemoryServiceImpl& service_;
+  std::unique_ptr<access::ControlListener> listener_;  // gives server_ its connections
   std::unique_ptr<grpc::Server> server_;
   Mutex mutex_;
   std::optional<bool> serving_ GUARDED_BY(mutex_);  // as told
   std::optional<bool> alive_ GUARDED_BY(mutex_);
-  std::string socket_;
   std::optional<ListenAddress> listen_;
 };
 

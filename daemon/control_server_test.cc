@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "daemon/access/peers.h"
 #include "daemon/core/core.h"
 #include "daemon/keeper/in_process_keeper.h"
 #include "daemon/service/memory_service.h"
@@ -27,7 +28,7 @@ constexpr char kService[] = "torpor.v1.MemoryService";
 class ControlServerTest : public testing::Test {
  protected:
   void SetUp() override {
-    auto server = ControlServer::Start(service_, {dir_.path() + "/control.sock", 0600, {}});
+    auto server = ControlServer::Start(service_, peers_, {dir_.path() + "/control.sock", 0600, {}});
     ASSERT_THAT(server, IsOk());
     server_ = *std::move(server);
     channel_ = grpc::CreateChannel("unix:" + dir_.path() + "/control.sock",
@@ -60,6 +61,7 @@ class ControlServerTest : public testing::Test {
   }
 
   TempDir dir_;
+  access::Peers peers_;
   InProcessKeeper keeper_;
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<Core> core_;

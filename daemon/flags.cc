@@ -1,10 +1,12 @@
 #include "daemon/flags.h"
 
 #include <arpa/inet.h>
+#include <grp.h>
 #include <netinet/in.h>
 
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "lib/cli/flag_set.h"
 
@@ -79,6 +81,47 @@ Status ParseMode(std::string_view text, mode_t& mode) {
   return Status::Ok();
 }
 
+// A name or a number.
+Status ParseGroup(std::string_view text, std::optional<gid_t>& group) {
+  const std::string name(text);
+  if (AllDigits(name) && name.size() < 10) {
+    group = static_cast<gid_t>(std::stoul(name));
+    return Status::Ok();
+  }
+  ::group entry{};
+  ::group* found = nullptr;
+  std::vector<char> room(1 << 16);
+  (void)::getgrnam_r(name.c_str(), &entry, room.data(), room.size(), &found);
+  if (found == nullptr) return InvalidArgument("BAD_FLAG", "there is no group \"" + name + "\"");
+  group = entry.gr_gid;
+  return Status::Ok();
+}
+
+Status CheckTls(const Flags& flags) {
+  const int given = (flags.tls_cert.empty() ? 0 : 1) + (flags.tls_key.empty() ? 0 : 1) +
+                    (flags.tls_client_ca.empty() ? 0 : 1);
+  if (given == 0) {
+    if (!flags.listen.has_value() || IsLoopback(*flags.listen)) return Status::Ok();
+    return InvalidArgument(
+        "NOT_LOOPBACK", "--listen: " + flags.listen->ToString() +
+                            " can be reached from other machines, which needs mTLS: --tls_cert, "
+                            "--tls_key, --tls_client_ca and --access; or use 127.0.0.1 or [::1]");
+  }
+  if (given != 3) {
+    return InvalidArgument("BAD_FLAG",
+                           "--tls_cert, --tls_key and --tls_client_ca are needed together");
+  }
+  if (!flags.listen.has_value()) {
+    return InvalidArgument("BAD_FLAG", "--tls_cert is for TCP: it needs --listen");
+  }
+  if (flags.access.empty()) {
+    return InvalidArgument("BAD_FLAG",
+                           "--tls_cert needs --access, which says what the names in clients' "
+                           "certificates may do");
+  }
+  return Status::Ok();
+}
+
 FlagSet MakeFlagSet(Flags& flags) {
   FlagSet set;
   set.Add("driver", "auto|cuda|host",
@@ -92,12 +135,24 @@ FlagSet MakeFlagSet(Flags& flags) {
                 "$TORPOR_RUNTIME_DIR, else /run/torpor for root, else $XDG_RUNTIME_DIR/torpor)",
                 &flags.runtime_dir);
   set.Add("listen", "ADDRESS",
-          "also serve gRPC on this loopback address, as 127.0.0.1:7070 or [::1]:7070; port 0 takes "
-          "a free one (default none)",
+          "also serve gRPC on this address, as 127.0.0.1:7070 or [::1]:7070; one that other "
+          "machines reach needs --tls_cert; port 0 takes a free one (default none)",
           [&](std::string_view value) {
-            TORPOR_ASSIGN_OR_RETURN(flags.listen, ParseListenAddress(std::string(value)));
+            TORPOR_ASSIGN_OR_RETURN(flags.listen, ParseAddress(std::string(value)));
             return Status::Ok();
           });
+  set.AddString("access", "FILE",
+                "who may do what, by user, group and certificate (default none: whoever can open "
+                "a socket may do everything there)",
+                &flags.access);
+  set.AddString("tls_cert", "FILE",
+                "PEM certificate of --listen, which then takes only TLS, from clients with a "
+                "certificate; needs --access (default none)",
+                &flags.tls_cert);
+  set.AddString("tls_key", "FILE", "PEM private key of --tls_cert (default none)", &flags.tls_key);
+  set.AddString("tls_client_ca", "FILE",
+                "PEM certificates of the authorities of clients (default none)",
+                &flags.tls_client_ca);
   set.Add("metrics", "ADDRESS",
           "serve Prometheus' metrics over HTTP at this numeric address and /metrics, as "
           "127.0.0.1:9877 or 0.0.0.0:9877; port 0 takes a free one (default none)",
@@ -157,6 +212,17 @@ FlagSet MakeFlagSet(Flags& flags) {
                &flags.host_granularity);
   set.Add("socket_mode", "MODE", "file mode of the sockets, in octal (default 0660)",
           [&](std::string_view value) { return ParseMode(value, flags.socket_mode); });
+  set.Add(
+      "worker_socket_mode", "MODE",
+      "that of the workers' socket, if it is another one (default --socket_mode)",
+      [&](std::string_view value) { return ParseMode(value, flags.worker_socket_mode.emplace()); });
+  set.Add("socket_group", "GROUP",
+          "group of the sockets, a name or number; the daemon has to be root or in it (default its "
+          "own)",
+          [&](std::string_view value) { return ParseGroup(value, flags.socket_group); });
+  set.Add("worker_socket_group", "GROUP",
+          "that of the workers' socket, if it is another one (default --socket_group)",
+          [&](std::string_view value) { return ParseGroup(value, flags.worker_socket_group); });
   set.Add("log_level", "LEVEL", "debug, info, warning or error (default info)",
           [&](std::string_view value) {
             TORPOR_ASSIGN_OR_RETURN(flags.log_level, log::ParseLevel(value));
@@ -193,21 +259,12 @@ Result<ListenAddress> ParseAddress(const std::string& text) {
   return ListenAddress{host, std::stoi(port)};
 }
 
-Result<ListenAddress> ParseListenAddress(const std::string& text) {
-  TORPOR_ASSIGN_OR_RETURN(ListenAddress address, ParseAddress(text));
+bool IsLoopback(const ListenAddress& address) {
   in_addr v4{};
   in6_addr v6{};
-  const bool is_v4 = ::inet_pton(AF_INET, address.host.c_str(), &v4) == 1;
-  if (!is_v4) ::inet_pton(AF_INET6, address.host.c_str(), &v6);
-  const bool loopback =
-      is_v4 ? ntohl(v4.s_addr) >> 24 == 127 : static_cast<bool>(IN6_IS_ADDR_LOOPBACK(&v6));
-  if (!loopback) {
-    return InvalidArgument("NOT_LOOPBACK",
-                           text +
-                               " can be reached from other machines, which needs mTLS, and that "
-                               "is not there yet: use 127.0.0.1 or [::1]");
-  }
-  return address;
+  if (::inet_pton(AF_INET, address.host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  return ::inet_pton(AF_INET6, address.host.c_str(), &v6) == 1 &&
+         static_cast<bool>(IN6_IS_ADDR_LOOPBACK(&v6));
 }
 
 Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
@@ -220,6 +277,7 @@ Result<Flags> ParseFlags(const std::vector<std::string>& arguments) {
   if (!flags.pool_dir.empty() && flags.pool_memory != PoolMemoryKind::kAuto) {
     return InvalidArgument("BAD_FLAG", "--pool_dir and --pool_memory exclude each other");
   }
+  TORPOR_RETURN_IF_ERROR(CheckTls(flags));
   return flags;
 }
 

@@ -26,8 +26,8 @@ struct ListenAddress {
 };
 // "10.0.0.7:7071", "[::1]:7070". INVALID_ARGUMENT BAD_LISTEN_ADDRESS.
 Result<ListenAddress> ParseAddress(const std::string& text);
-// One that only this machine reaches. Likewise, and NOT_LOOPBACK.
-Result<ListenAddress> ParseListenAddress(const std::string& text);
+// Whether only this machine reaches it.
+bool IsLoopback(const ListenAddress& address);
 
 // What torpord is told on its command line; docs/reference.md has the table.
 struct Flags {
@@ -35,6 +35,10 @@ struct Flags {
   std::string device;       // CUDA: UUID or ordinal; host: a name; empty: the default
   std::string runtime_dir;  // empty: DefaultRuntimeDir()
   std::optional<ListenAddress> listen;
+  std::string access;    // path; empty: whoever reaches a socket may do everything there
+  std::string tls_cert;  // paths; all three, with `listen` and `access`, or none
+  std::string tls_key;
+  std::string tls_client_ca;
   std::optional<ListenAddress> metrics;
   std::optional<Bytes> host_pool;  // none: chosen at the start
   PoolMemoryKind pool_memory = PoolMemoryKind::kAuto;
@@ -51,12 +55,15 @@ struct Flags {
   Bytes host_device_memory = GiB(1);
   Bytes host_granularity = MiB(2);
   mode_t socket_mode = 0660;
+  std::optional<mode_t> worker_socket_mode;  // none: socket_mode
+  std::optional<gid_t> socket_group;         // none: the process's
+  std::optional<gid_t> worker_socket_group;  // none: socket_group
   log::Level log_level = log::Level::kInfo;
   bool help = false;
   bool version = false;
 };
 
-// INVALID_ARGUMENT BAD_FLAG with a message of one line.
+// INVALID_ARGUMENT BAD_FLAG, NOT_LOOPBACK with a message of one line.
 Result<Flags> ParseFlags(const std::vector<std::string>& arguments);
 std::string FlagsHelp();
 

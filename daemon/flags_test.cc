@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "lib/base/status_matchers.h"
 
@@ -19,7 +20,7 @@ TEST(FlagsTest, MetricsMayBeReachedFromOtherMachines) {
   EXPECT_EQ(flags->metrics->ToString(), "0.0.0.0:9877");
   EXPECT_THAT(ParseFlags({"--metrics=[2001:db8::1]:9877"}), IsOk());
   EXPECT_THAT(ParseFlags({"--metrics=localhost:9877"}), HasReason("BAD_FLAG"));
-  EXPECT_THAT(ParseFlags({"--listen=0.0.0.0:9877"}), HasReason("BAD_FLAG"));
+  EXPECT_THAT(ParseFlags({"--listen=0.0.0.0:9877"}), HasReason("NOT_LOOPBACK"));
 }
 
 TEST(FlagsTest, Defaults) {
@@ -64,11 +65,11 @@ TEST(FlagsTest, TakesAll) {
 
 TEST(FlagsTest, RefusalsAreOneLineThatNamesTheFlag) {
   for (const std::string flag :
-       {"--driver=gpu", "--listen=0.0.0.0:1", "--listen=localhost:1", "--host_pool=lots",
-        "--host_pool=-1", "--pool_memory=hugetlb", "--pin_pool=never", "--safety_reserve=1XB",
-        "--worker_deadline=5", "--default_deadline=0s",
-        "--host_device_memory=", "--socket_mode=0990", "--socket_mode=0066", "--socket_mode=17777",
-        "--log_level=loud", "--require_reservation=maybe", "--no_such_flag"}) {
+       {"--driver=gpu", "--listen=localhost:1", "--host_pool=lots", "--host_pool=-1",
+        "--pool_memory=hugetlb", "--pin_pool=never", "--safety_reserve=1XB", "--worker_deadline=5",
+        "--default_deadline=0s", "--host_device_memory=", "--socket_mode=0990",
+        "--socket_mode=0066", "--socket_mode=17777", "--log_level=loud",
+        "--require_reservation=maybe", "--no_such_flag"}) {
     const Result<Flags> flags = ParseFlags({flag});
     ASSERT_THAT(flags, HasReason("BAD_FLAG")) << flag;
     EXPECT_THAT(flags.status().message(), HasSubstr(flag.substr(0, flag.find('=')))) << flag;
@@ -77,23 +78,44 @@ TEST(FlagsTest, RefusalsAreOneLineThatNamesTheFlag) {
   EXPECT_THAT(ParseFlags({"serve"}), HasReason("BAD_FLAG"));
 }
 
-TEST(FlagsTest, ListenTakesLoopbackOnly) {
-  for (const char* text : {"127.0.0.1:7070", "127.3.2.1:0", "[::1]:65535"}) {
-    const Result<ListenAddress> address = ParseListenAddress(text);
-    ASSERT_THAT(address, IsOk()) << text;
-    EXPECT_EQ(address->ToString(), text);
+TEST(FlagsTest, WhatOtherMachinesReachNeedsTls) {
+  const std::vector<std::string> tls = {"--tls_cert=c", "--tls_key=k", "--tls_client_ca=a"};
+  for (const std::string text : {"127.0.0.1:7070", "127.3.2.1:0", "[::1]:65535"}) {
+    const auto flags = ParseFlags({"--listen=" + text});
+    ASSERT_THAT(flags, IsOk()) << text;
+    EXPECT_EQ(flags->listen->ToString(), text);
   }
-  for (const char* text : {"0.0.0.0:7070", "[::]:7070", "10.0.0.1:7070", "128.0.0.1:1",
-                           "[::ffff:10.0.0.1]:1", "[fe80::1]:1"}) {
-    const Result<ListenAddress> address = ParseListenAddress(text);
-    ASSERT_THAT(address, HasReason("NOT_LOOPBACK")) << text;
-    EXPECT_THAT(address.status().message(), HasSubstr("mTLS"));
+  for (const std::string text : {"0.0.0.0:7070", "[::]:7070", "10.0.0.1:7070", "128.0.0.1:1",
+                                 "[::ffff:10.0.0.1]:1", "[fe80::1]:1"}) {
+    std::vector<std::string> arguments = {"--listen=" + text};
+    const auto refused = ParseFlags(arguments);
+    ASSERT_THAT(refused, HasReason("NOT_LOOPBACK")) << text;
+    EXPECT_THAT(refused.status().message(), HasSubstr("--tls_client_ca"));
+    arguments.insert(arguments.end(), tls.begin(), tls.end());
+    EXPECT_THAT(ParseFlags(arguments), HasReason("BAD_FLAG")) << "without --access";
+    arguments.push_back("--access=f");
+    EXPECT_THAT(ParseFlags(arguments), IsOk()) << text;
   }
+  EXPECT_THAT(ParseFlags({"--listen=127.0.0.1:1", "--access=f", tls[0], tls[1]}),
+              HasReason("BAD_FLAG"));
+  EXPECT_THAT(ParseFlags({"--access=f", tls[0], tls[1], tls[2]}), HasReason("BAD_FLAG"));
   for (const char* text :
        {"", "7070", ":7070", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1",
         "127.0.0.1:x", "::1:7070", "[127.0.0.1]:1", "[]:1", "127.1:7070", "unix:/tmp/x"}) {
-    EXPECT_THAT(ParseListenAddress(text), HasReason("BAD_LISTEN_ADDRESS")) << text;
+    EXPECT_THAT(ParseAddress(text), HasReason("BAD_LISTEN_ADDRESS")) << text;
   }
+}
+
+TEST(FlagsTest, SocketsMayDiffer) {
+  EXPECT_FALSE(ParseFlags({"--socket_mode=0600"})->worker_socket_mode.has_value());
+  const auto flags = ParseFlags({"--socket_mode=0600", "--worker_socket_mode=0666",
+                                 "--socket_group=root", "--worker_socket_group=61234"});
+  ASSERT_THAT(flags, IsOk());
+  EXPECT_EQ(flags->socket_mode, 0600U);
+  EXPECT_EQ(flags->worker_socket_mode, 0666U);
+  EXPECT_EQ(flags->socket_group, 0U);
+  EXPECT_EQ(flags->worker_socket_group, 61234U);
+  EXPECT_THAT(ParseFlags({"--socket_group=no-such-group"}), HasReason("BAD_FLAG"));
 }
 
 }  // namespace

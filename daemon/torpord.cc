@@ -10,11 +10,15 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "daemon/access/gate.h"
+#include "daemon/access/policy.h"
+#include "daemon/access/tls.h"
 #include "daemon/control_server.h"
 #include "daemon/core/core.h"
 #include "daemon/flags.h"
@@ -40,6 +44,7 @@
 #include "lib/cuda/driver.h"
 #include "lib/cuda/owners.h"
 #include "lib/cuda/timed_driver.h"
+#include "lib/net/unix_socket.h"
 
 namespace torpor {
 namespace {
@@ -171,7 +176,36 @@ Result<Recovery> Recover(RemoteKeeper& keeper) {
   return recovery;
 }
 
+std::optional<access::TlsFiles> TlsOf(const Flags& flags) {
+  if (flags.tls_cert.empty()) return std::nullopt;
+  return access::TlsFiles{flags.tls_cert, flags.tls_key, flags.tls_client_ca};
+}
+
+// None where no file is given.
+Result<std::optional<access::Policy>> LoadPolicy(const Flags& flags) {
+  if (flags.access.empty()) return std::optional<access::Policy>();
+  TORPOR_ASSIGN_OR_RETURN(access::Policy policy, access::Policy::Load(flags.access));
+  return std::optional<access::Policy>(std::move(policy));
+}
+
+// Whether a daemon could start with the files that it is told of, as they are now.
+Status CheckFiles(const Flags& flags) {
+  TORPOR_RETURN_IF_ERROR(LoadPolicy(flags).status());
+  const std::optional<access::TlsFiles> tls = TlsOf(flags);
+  return tls.has_value() ? access::CheckTlsFiles(*tls) : Status::Ok();
+}
+
+// With a keeper it is not final: files can be mended, and there may be workers that wait.
+Status CheckFilesAtStart(const Flags& flags) {
+  const Status checked = CheckFiles(flags);
+  return flags.keeper.empty() ? checked : NotTheCommandLine(checked);
+}
+
 Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& stop_signals) {
+  TORPOR_RETURN_IF_ERROR(CheckFilesAtStart(flags));
+  auto policy = LoadPolicy(flags);
+  if (!policy.ok()) return NotTheCommandLine(policy.status());
+  access::Gate gate(*std::move(policy));
   TORPOR_ASSIGN_OR_RETURN(std::unique_ptr<Driver> driver, OpenDriver(flags));
   if (decorators.driver != nullptr) driver = decorators.driver(std::move(driver));
   TimedDriver timed(*driver);
@@ -188,7 +222,12 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
 
   Core::Options options;
   options.worker_socket = dir.worker_socket();
-  options.socket_mode = flags.socket_mode;
+  options.socket_mode = flags.worker_socket_mode.value_or(flags.socket_mode);
+  options.socket_group =
+      flags.worker_socket_group.has_value() ? flags.worker_socket_group : flags.socket_group;
+  if (!flags.access.empty()) {
+    options.admit = [&gate](const net::PeerCredentials& peer) { return gate.AdmitWorker(peer); };
+  }
   TORPOR_ASSIGN_OR_RETURN(options.host_pool, ChooseHostPool(flags));
   TORPOR_ASSIGN_OR_RETURN(options.safety_reserve, ChooseSafetyReserve(flags, device.total));
   options.pool_memory = flags.pool_memory;
@@ -213,8 +252,10 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
   if (flags.metrics.has_value()) options.observer = &metrics.observer();
   TORPOR_ASSIGN_OR_RETURN(const auto endpoint, ServeMetrics(flags, metrics));
   std::unique_ptr<Core> core;
-  // Whether the keeper can be left alone: it may be stopped, and not be noticed yet.
+  // Whether another daemon would start now, and the keeper can be left alone: it may be stopped,
+  // and not be noticed yet.
   const auto may_leave = [&]() -> Status {
+    TORPOR_RETURN_IF_ERROR(CheckFiles(flags));
     if (keeper != nullptr) (void)keeper->Answers();
     return core->Protection();
   };
@@ -225,7 +266,7 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
         ::kill(::getpid(), kHandOver);
         return Status::Ok();
       },
-      options.observer);
+      options.observer, &gate);
   // All that uses core and service.
   const AtEnd end_users([&] {
     keeper_health.Serve(nullptr);
@@ -234,8 +275,10 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
     server.reset();
   });
   // Says that the daemon is starting while it takes over what another one has left.
-  TORPOR_ASSIGN_OR_RETURN(server, ControlServer::Start(service, {dir.control_socket(),
-                                                                 flags.socket_mode, flags.listen}));
+  TORPOR_ASSIGN_OR_RETURN(
+      server, ControlServer::Start(service, gate.peers(),
+                                   {dir.control_socket(), flags.socket_mode, flags.listen,
+                                    TlsOf(flags), flags.socket_group}));
   keeper_health.Serve(server.get());
 
   Recovery recovery;

@@ -315,6 +315,12 @@ Bytes Admission::Surrendered(const std::string& id) const {
   return it == reservations_.end() ? Bytes(0) : it->second.stats.surrendered_device;
 }
 
+std::string Admission::OwnerOf(const std::string& id) const {
+  MutexLock lock(mutex_);
+  const auto it = reservations_.find(id);
+  return it == reservations_.end() ? std::string() : it->second.stats.owner;
+}
+
 std::vector<std::string> Admission::TakeExpired() {
   MutexLock lock(mutex_);
   return std::exchange(expired_, {});

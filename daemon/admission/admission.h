@@ -99,6 +99,8 @@ class Admission {
 
   // OK while `id` can be drawn on.
   Status Check(const std::string& id) EXCLUDES(mutex_);
+  // ReservationSpec::owner; empty as well where there is none (any more).
+  std::string OwnerOf(const std::string& id) const EXCLUDES(mutex_);
   // A session draws on it from now on. Errors of Check.
   Status AddHolder(const std::string& id) EXCLUDES(mutex_);
   // The session has ended. True if the reservation ended with it.

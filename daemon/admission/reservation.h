@@ -33,6 +33,7 @@ struct ReservationSpec {
   bool hold = false;
   // The reservation does not end with the session of its last holder.
   bool keep = false;
+  std::string owner = {};  // Owner::name; empty: an operator's
 
   Bytes device() const;
 };
@@ -54,7 +55,8 @@ struct ReservationStats {
   TimePoint expires{};
   bool hold = false;
   bool keep = false;
-  int64_t holders = 0;  // sessions that draw on it
+  int64_t holders = 0;     // sessions that draw on it
+  std::string owner = {};  // as in ReservationSpec
 };
 
 // The arithmetic of a grant or refusal.
@@ -83,6 +85,7 @@ struct WaiterStats {
   std::string id;      // "q-3"
   std::string name;    // of the reservation to be; of the worker that allocates
   std::string worker;  // id; empty: a reservation waits
+  std::string owner;   // of the reservation to be, as in ReservationSpec
   std::vector<ReservationPart> parts;
   Bytes device{};
   Bytes host{};

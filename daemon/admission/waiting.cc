@@ -51,6 +51,7 @@ ReserveResult Admission::Make(const ReservationSpec& spec, const BudgetStats& bu
   stats.expires = result.expires;
   stats.hold = spec.hold;
   stats.keep = spec.keep;
+  stats.owner = spec.owner;
   announcer_.Reservation(ReservationEvent::Change::kMade, stats, stats.device, stats.host);
   wake_server_.NotifyAll();  // it waits for the next expiry
   return result;
@@ -119,6 +120,7 @@ void Admission::ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimeP
   waiter.ticket = ticket;
   waiter.place = place.value_or(ticket);
   waiter.spec = spec;
+  waiter.stats.owner = spec.owner;
   waiter.stats.name = spec.name;
   waiter.stats.parts = spec.parts;
   waiter.stats.device = spec.device();

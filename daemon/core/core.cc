@@ -77,6 +77,12 @@ std::vector<WorkerOutcome> RunOnAll(const std::vector<WorkerId>& workers,
   return outcomes;
 }
 
+Status NotYours(const std::string& reservation, const std::string& owner) {
+  return PermissionDenied("NOT_YOURS", "reservation " + reservation + " is not yours")
+      .With("reservation", reservation)
+      .With("owner", owner);
+}
+
 Admission::Options ForAdmission(const Core::Options& options, EventLog& events) {
   Admission::Options chosen;
   chosen.safety_reserve = options.safety_reserve;
@@ -151,7 +157,8 @@ Result<std::unique_ptr<Core>> Core::Create(Driver& driver, Keeper& keeper, const
   }
   const bool anyone_awaited = !core->inventory_.Awaited().empty();
   TORPOR_ASSIGN_OR_RETURN(core->server_,
-                          WorkerServer::Start(options.worker_socket, options.socket_mode, *core));
+                          WorkerServer::Start(options.worker_socket, options.socket_mode, *core,
+                                              WorkerServer::Limits(), options.socket_group));
   TORPOR_ASSIGN_OR_RETURN(core->queue_,
                           StartThread([raw = core.get()] { raw->admission_.ServeQueue(); }));
   if (anyone_awaited) {
@@ -196,7 +203,8 @@ void Core::RemovePool() const {
 
 // --- control plane
 
-Result<std::vector<WorkerId>> Core::Select(const Selector& selector) const {
+Result<std::vector<WorkerId>> Core::Select(const Selector& selector,
+                                           const std::optional<Owner>& owner) const {
   if (selector.all && (!selector.workers.empty() || !selector.tags.empty())) {
     return InvalidArgument("CONTRADICTORY_SELECTOR", "`all` excludes workers and tags");
   }
@@ -205,6 +213,12 @@ Result<std::vector<WorkerId>> Core::Select(const Selector& selector) const {
   }
   for (const std::string& tag : selector.tags) {
     TORPOR_RETURN_IF_ERROR(CheckName(tag, "tag", "BAD_TAG"));
+  }
+  if (owner.has_value() && selector.workers.empty()) {
+    return PermissionDenied("OTHERS_SELECTED",
+                            "`all`, and tags alone, mean everybody's workers, and only yours are "
+                            "yours to move: name them")
+        .With("owner", owner->name);
   }
   const std::vector<WorkerStats> known = inventory_.Snapshot();
   std::vector<WorkerId> named;
@@ -219,6 +233,12 @@ Result<std::vector<WorkerId>> Core::Select(const Selector& selector) const {
       const WorkerId id = worker.info.id;
       if (name != WorkerName(id) && name != worker.info.name) continue;
       found = true;
+      if (owner.has_value() && owner->uid != worker.info.peer.uid) {
+        return PermissionDenied("NOT_YOURS", "worker \"" + name + "\" is of another user")
+            .With("worker", WorkerName(id))
+            .With("worker_uid", worker.info.peer.uid)
+            .With("owner", owner->name);
+      }
       if (std::find(named.begin(), named.end(), id) == named.end()) named.push_back(id);
     }
     if (!found) {
@@ -270,7 +290,8 @@ std::optional<WorkerOutcome> Core::CheckLost(WorkerId worker,
 Result<std::vector<WorkerOutcome>> Core::Sleep(const SleepCommand& command) {
   SleepSpec spec;
   TORPOR_ASSIGN_OR_RETURN(spec.policy, PolicyFrom(command.level, command.policies));
-  TORPOR_ASSIGN_OR_RETURN(const std::vector<WorkerId> workers, Select(command.selector));
+  TORPOR_ASSIGN_OR_RETURN(const std::vector<WorkerId> workers,
+                          Select(command.selector, command.owner));
   spec.wish = SleepWish(command.selector.tags, command.level, command.policies, command.force);
   spec.tags = FilterOf(command.selector.tags);
   spec.force = command.force;
@@ -292,9 +313,13 @@ Result<std::vector<WorkerOutcome>> Core::WakeUp(const WakeCommand& command) {
     TORPOR_RETURN_IF_ERROR(CheckName(tag, "tag", "BAD_TAG"));
   }
   if (!command.reservation.empty()) {
+    if (command.owner.has_value()) {
+      TORPOR_RETURN_IF_ERROR(CheckDraw(command.reservation, command.owner->name));
+    }
     TORPOR_RETURN_IF_ERROR(admission_.Check(command.reservation));
   }
-  TORPOR_ASSIGN_OR_RETURN(const std::vector<WorkerId> workers, Select(command.selector));
+  TORPOR_ASSIGN_OR_RETURN(const std::vector<WorkerId> workers,
+                          Select(command.selector, command.owner));
   spec.wish = WakeWish(command.selector.tags, command.reservation);
   spec.tags = FilterOf(command.selector.tags);
   spec.order = command.order;
@@ -355,6 +380,7 @@ Result<ReserveResult> Core::RecordMade(const ReservationSpec& spec, Result<Reser
   ReservationParts parts{made->id, {}};
   for (const ReservationPart& part : spec.parts) parts.parts.push_back({part.name, part.device});
   records.emplace_back(std::move(parts));
+  if (!spec.owner.empty()) records.emplace_back(ReservationOwner{made->id, spec.owner});
   if (const Status recorded = keeper_.Record(records); !recorded.ok()) {
     (void)admission_.Release(made->id);
     return recorded;
@@ -375,13 +401,29 @@ void Core::ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimePoint 
       place);
 }
 
-Result<TimePoint> Core::Renew(const std::string& reservation, Duration ttl) {
+Status Core::CheckDraw(const std::string& reservation, const std::string& owner) const {
+  const std::string made_by = admission_.OwnerOf(reservation);
+  // What operators and certificates reserve is for workers that they start, of whatever user.
+  if (owner.empty() || made_by == owner || made_by.compare(0, 4, "uid:") != 0) return Status::Ok();
+  return NotYours(reservation, owner);
+}
+
+Status Core::CheckOwner(const std::string& reservation, const std::optional<Owner>& owner) const {
+  if (!owner.has_value() || admission_.OwnerOf(reservation) == owner->name) return Status::Ok();
+  return NotYours(reservation, owner->name);
+}
+
+Result<TimePoint> Core::Renew(const std::string& reservation, Duration ttl,
+                              const std::optional<Owner>& owner) {
+  TORPOR_RETURN_IF_ERROR(CheckOwner(reservation, owner));
   TORPOR_ASSIGN_OR_RETURN(const TimePoint expires, admission_.Renew(reservation, ttl));
   TORPOR_RETURN_IF_ERROR(keeper_.Record({ReservationRenewed{reservation, expires}}));
   return expires;
 }
 
-Result<Admission::Released> Core::Release(const std::string& reservation) {
+Result<Admission::Released> Core::Release(const std::string& reservation,
+                                          const std::optional<Owner>& owner) {
+  TORPOR_RETURN_IF_ERROR(CheckOwner(reservation, owner));
   TORPOR_ASSIGN_OR_RETURN(const Admission::Released released, admission_.Release(reservation));
   TORPOR_RETURN_IF_ERROR(keeper_.Record({ReservationReleased{reservation}}));
   return released;
@@ -399,6 +441,12 @@ Result<wire::HelloReply> Core::OnHello(const wire::Hello& hello, const net::Peer
 Result<wire::HelloReply> Core::Greet(const wire::Hello& hello, const net::PeerCredentials& peer,
                                      const std::shared_ptr<wire::Channel>& channel) {
   const DeviceInfo& device = driver_.device();
+  std::string owner;
+  if (options_.admit != nullptr) {
+    TORPOR_ASSIGN_OR_RETURN(const std::optional<Owner> only, options_.admit(peer));
+    if (only.has_value()) owner = only->name;
+    TORPOR_RETURN_IF_ERROR(CheckDraw(hello.reservation, owner));
+  }
   if (!hello.name.empty()) {
     TORPOR_RETURN_IF_ERROR(CheckName(hello.name, "worker name", "BAD_WORKER_NAME"));
     if (LooksLikeId(hello.name)) {
@@ -417,20 +465,22 @@ Result<wire::HelloReply> Core::Greet(const wire::Hello& hello, const net::PeerCr
     return InvalidArgument("BAD_QUIESCE_MODE", "there is no such way to quiet a worker")
         .With("quiesce", static_cast<int>(hello.quiesce));
   }
-  if (hello.session.value() != 0) return OnReturn(hello, peer, channel);
+  if (hello.session.value() != 0) return OnReturn(hello, peer, owner, channel);
   WorkerInfo info;
   info.name = hello.name;
   info.peer = peer;
   info.process = ProcessOf(peer);
   info.quiesce = hello.quiesce;
   info.reservation = hello.reservation;
+  info.owner = owner;
   info.secret = RandomSecret();
   if (!info.reservation.empty()) TORPOR_RETURN_IF_ERROR(admission_.AddHolder(info.reservation));
   wire::HelloReply reply = Welcome(inventory_.AddWorker(info), info.secret);
   const std::optional<WorkerInfo> added = inventory_.FindWorker(reply.worker);
   const std::string name = added.has_value() ? added->name : hello.name;
   std::vector<JournalRecord> records = {
-      SessionOpened{reply.worker, name, info.secret, info.reservation}};
+      SessionOpened{reply.worker, name, info.secret, info.reservation},
+      SessionUser{reply.worker, peer.uid, peer.gid}};
   if (info.process.pid > 0) {
     records.emplace_back(
         SessionProcess{reply.worker, info.process.pid, info.process.started, PidNamespace()});

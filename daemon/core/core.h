@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/access/owner.h"
 #include "daemon/admission/admission.h"
 #include "daemon/core/recovery.h"
 #include "daemon/events/answer_observer.h"
@@ -55,6 +56,7 @@ struct SleepCommand {
   TimePoint deadline;
   const CancelToken* cancel = nullptr;  // before the commit; none: only the deadline ends it
   bool again = false;                   // waits for the roll back of what another caller gave up
+  std::optional<Owner> owner;           // of all that may be selected; none: everything may
 };
 
 struct WakeCommand {
@@ -65,6 +67,7 @@ struct WakeCommand {
   TimePoint deadline;
   const CancelToken* cancel = nullptr;  // likewise
   bool again = false;                   // likewise
+  std::optional<Owner> owner;           // likewise
 };
 
 struct UsageReport {
@@ -88,6 +91,10 @@ class Core final : public WorkerServer::Handler {
   struct Options {
     std::string worker_socket;  // path
     mode_t socket_mode = 0660;
+    std::optional<gid_t> socket_group;  // of the worker socket; none: the process's
+    // Whether the peer may have a session, and if all it may draw on is its own, whose; none: all
+    // may, on everything.
+    std::function<Result<std::optional<Owner>>(const net::PeerCredentials&)> admit;
     Bytes host_pool{};
     Bytes pool_slab = HostPool::kSlab;  // what is pinned by one call
     PoolMemoryKind pool_memory = PoolMemoryKind::kAnonymous;
@@ -127,7 +134,8 @@ class Core final : public WorkerServer::Handler {
 
   // A result for each selected worker, or the error that all of them share.
   //   INVALID_ARGUMENT EMPTY_SELECTOR, CONTRADICTORY_SELECTOR, BAD_TAG, BAD_LEVEL, POLICY_MISSING,
-  //   LEVEL_AND_POLICIES; NOT_FOUND UNKNOWN_WORKER, NOTHING_SELECTED; those of the workers
+  //   LEVEL_AND_POLICIES; NOT_FOUND UNKNOWN_WORKER, NOTHING_SELECTED; those of the workers;
+  //   with an owner, PERMISSION_DENIED OTHERS_SELECTED, NOT_YOURS
   Result<std::vector<WorkerOutcome>> Sleep(const SleepCommand& command);
   Result<std::vector<WorkerOutcome>> WakeUp(const WakeCommand& command);
   // Where the driver fails or does not answer: why the daemon is not healthy, by Options::health.
@@ -146,8 +154,11 @@ class Core final : public WorkerServer::Handler {
   void CancelWait(uint64_t ticket, const Status& why) { admission_.CancelWait(ticket, why); }
   // Ends all waits and takes no new ones.
   void StopWaiting(const Status& why) { admission_.StopWaiting(why); }
-  Result<TimePoint> Renew(const std::string& reservation, Duration ttl);
-  Result<Admission::Released> Release(const std::string& reservation);
+  // With an owner, only its own: PERMISSION_DENIED NOT_YOURS.
+  Result<TimePoint> Renew(const std::string& reservation, Duration ttl,
+                          const std::optional<Owner>& owner = std::nullopt);
+  Result<Admission::Released> Release(const std::string& reservation,
+                                      const std::optional<Owner>& owner = std::nullopt);
   EventLog& events() { return events_; }
   // The operation that should have been over at `by`, the longest first.
   std::optional<OverdueOperation> MostOverdue(TimePoint by) const {
@@ -176,6 +187,7 @@ class Core final : public WorkerServer::Handler {
   // What is gone is recorded and told. Any other error leaves the journal as it is.
   Status Restore(Recovery recovery) EXCLUDES(await_mutex_);
   Result<wire::HelloReply> OnReturn(const wire::Hello& hello, const net::PeerCredentials& peer,
+                                    const std::string& owner,
                                     const std::shared_ptr<wire::Channel>& channel)
       EXCLUDES(await_mutex_);
   // The worker did not hear that it is back: it will come again. False if it has come to nothing,
@@ -206,7 +218,12 @@ class Core final : public WorkerServer::Handler {
   template <typename Reply>
   void Answer(wire::Channel& channel, wire::Type type, uint64_t id, const Reply& reply) const;
 
-  Result<std::vector<WorkerId>> Select(const Selector& selector) const;
+  Result<std::vector<WorkerId>> Select(const Selector& selector,
+                                       const std::optional<Owner>& owner) const;
+  // PERMISSION_DENIED NOT_YOURS where `owner` may not draw on the reservation.
+  Status CheckDraw(const std::string& reservation, const std::string& owner) const;
+  // Likewise where it is not the owner's.
+  Status CheckOwner(const std::string& reservation, const std::optional<Owner>& owner) const;
   // An outcome for a worker that has lost something under `tags`: no OK could be right.
   std::optional<WorkerOutcome> CheckLost(WorkerId worker, const Inventory::TagFilter& tags) const;
   void LeaveReservation(const WorkerInfo& info);

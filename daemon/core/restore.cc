@@ -147,6 +147,7 @@ class Core::Restorer {
       stats.expires = made.expires;
       stats.hold = made.hold;
       stats.keep = made.keep;
+      stats.owner = recovery_.ledger.OwnerOf(id);
       for (const RecordedPart& part : recovery_.ledger.Parts(id)) {
         stats.parts.push_back({part.name, part.device});
       }
@@ -166,6 +167,10 @@ class Core::Restorer {
     if (process != nullptr && process->pid_namespace == PidNamespace()) {
       info.process = {process->pid, process->started};
       info.peer.pid = process->pid;
+    }
+    if (const SessionUser* const user = recovery_.ledger.FindUser(session.worker)) {
+      info.peer.uid = user->uid;
+      info.peer.gid = user->gid;
     }
     // One that is over remains a cap.
     if (!info.reservation.empty()) (void)core_.admission_.AddHolder(info.reservation);
@@ -315,8 +320,18 @@ Status Core::Restore(Recovery recovery) {
 // --- sessions that come back
 
 Result<wire::HelloReply> Core::OnReturn(const wire::Hello& hello, const net::PeerCredentials& peer,
+                                        const std::string& owner,
                                         const std::shared_ptr<wire::Channel>& channel) {
+  const auto before_it = inventory_.FindWorker(hello.session);
+  if (!owner.empty() && before_it.has_value() && before_it->peer.uid != peer.uid) {
+    return PermissionDenied("NOT_YOURS",
+                            "session " + WorkerName(hello.session) + " is of another user")
+        .With("worker", WorkerName(hello.session))
+        .With("worker_uid", before_it->peer.uid)
+        .With("uid", peer.uid);
+  }
   WorkerInfo now;
+  now.owner = owner;
   now.id = hello.session;
   now.secret = hello.secret;
   now.peer = peer;

@@ -186,6 +186,9 @@ wire::SleepReply Core::OwnSleep(WorkerId worker, const wire::Sleep& request) {
 }
 
 wire::SleepReply Core::OwnWake(WorkerId worker, const wire::WakeUp& request) {
+  const auto info = inventory_.FindWorker(worker);
+  const Status may = info.has_value() ? CheckDraw(request.reservation, info->owner) : Status::Ok();
+  if (!may.ok()) return {may, {}, {}, {}};
   WakeSpec spec;
   spec.wish = WakeWish(request.tags, request.reservation);
   spec.tags = FilterOf(request.tags);

@@ -54,6 +54,8 @@ std::vector<JournalRecord> OneOfEach() {
           ExtentLost{ExtentId(3)},
           ReservationSurrendered{"r-1", MiB(512)},
           ReservationParts{"r-1", {{"weights", MiB(768)}, {"kv_cache", MiB(256)}}},
+          SessionUser{WorkerId(7), 1000, 100},
+          ReservationOwner{"r-1", "uid:1000"},
           IdsSeen{WorkerId(70), SegmentId(10), ExtentId(30), 100}};
 }
 
@@ -83,8 +85,8 @@ TEST(RecordTest, EachReadsAsItWasWritten) {
   EXPECT_THAT(DecodeRecord("\x7f"), HasReason("BAD_RECORD"));
 }
 
-// The bytes of version 1, and from 13 on of version 2: a journal that has them is read by whatever
-// comes later. A record that is new gets another number.
+// The bytes of version 1, from 13 on of version 2, from 18 on of version 3: a journal that has them
+// is read by whatever comes later. A record that is new gets another number.
 TEST(RecordTest, TheBytesOfARecordStayAsTheyAre) {
   const std::vector<std::string> written = {
       "00070000000000000006000000656e67696e650600000073656372657403000000722d31",
@@ -109,7 +111,9 @@ TEST(RecordTest, TheBytesOfARecordStayAsTheyAre) {
       "0f0300000000000000",
       "1003000000722d310000002000000000",
       ("1103000000722d310100000004000000"
-       "6e6578740000004000000000")};
+       "6e6578740000004000000000"),
+      "120700000000000000e803000064000000",
+      "1303000000722d31080000007569643a31303030"};
   const std::vector<JournalRecord> said = {
       SessionOpened{WorkerId(7), "engine", "secret", "r-1"},
       SessionClosed{WorkerId(7)},
@@ -129,7 +133,9 @@ TEST(RecordTest, TheBytesOfARecordStayAsTheyAre) {
       SessionProcess{WorkerId(7), 4712, 12346, 4026531836},
       ExtentLost{ExtentId(3)},
       ReservationSurrendered{"r-1", MiB(512)},
-      ReservationParts{"r-1", {{"next", GiB(1)}}}};
+      ReservationParts{"r-1", {{"next", GiB(1)}}},
+      SessionUser{WorkerId(7), 1000, 100},
+      ReservationOwner{"r-1", "uid:1000"}};
   ASSERT_EQ(said.size(), std::variant_size_v<JournalRecord>);
   ASSERT_EQ(written.size(), said.size());
   for (size_t number = 0; number < said.size(); ++number) {
@@ -206,7 +212,8 @@ TEST(LedgerTest, WhatIsSaidOfOthersEndsWithThem) {
   Ledger ledger;
   const std::vector<JournalRecord> said = {
       SessionProcess{WorkerId(7), 4712, 12346, 1}, ExtentLost{ExtentId(3)},
-      ReservationSurrendered{"r-1", MiB(1)}, ReservationParts{"r-1", {{"a", MiB(2)}}}};
+      ReservationSurrendered{"r-1", MiB(1)},       ReservationParts{"r-1", {{"a", MiB(2)}}},
+      SessionUser{WorkerId(7), 1000, 100},         ReservationOwner{"r-1", "uid:1000"}};
   ledger.Apply(said);
   EXPECT_EQ(ledger.size(), 0u) << "of nothing that is there";
   for (const JournalRecord& end :
@@ -220,7 +227,10 @@ TEST(LedgerTest, WhatIsSaidOfOthersEndsWithThem) {
     EXPECT_EQ(ledger.FindProcess(WorkerId(7))->pid, 4712);
     EXPECT_EQ(ledger.Surrendered("r-1"), MiB(1));
     ASSERT_EQ(ledger.Parts("r-1").size(), 1u);
-    EXPECT_EQ(ledger.size(), 8u);
+    ASSERT_NE(ledger.FindUser(WorkerId(7)), nullptr);
+    EXPECT_EQ(ledger.FindUser(WorkerId(7))->uid, 1000u);
+    EXPECT_EQ(ledger.OwnerOf("r-1"), "uid:1000");
+    EXPECT_EQ(ledger.size(), 10u);
     ledger.Apply(end);
     EXPECT_TRUE(ledger.lost().empty());
     ledger.Apply(ReservationReleased{"r-1"});
@@ -486,7 +496,7 @@ TEST_F(JournalTest, Property) {
         [&](auto& one) {
           using T = std::decay_t<decltype(one)>;
           if constexpr (std::is_same_v<T, SessionOpened> || std::is_same_v<T, SessionClosed> ||
-                        std::is_same_v<T, SessionProcess>) {
+                        std::is_same_v<T, SessionProcess> || std::is_same_v<T, SessionUser>) {
             one.worker = WorkerId(below(4));
           } else if constexpr (std::is_same_v<T, SegmentRecorded>) {
             one.segment = SegmentId(below(30));

@@ -65,6 +65,7 @@ void Ledger::Note(const SessionClosed& record) {
   EraseOf(segments_, record.worker);
   EraseOf(extents_, record.worker);
   processes_.erase(record.worker);
+  users_.erase(record.worker);
   sessions_.erase(record.worker);
 }
 
@@ -121,6 +122,7 @@ void Ledger::Note(const ReservationReleased& record) {
   reservations_.erase(record.id);
   surrendered_.erase(record.id);
   parts_.erase(record.id);
+  owners_.erase(record.id);
 }
 
 void Ledger::Note(const ReservationSurrendered& record) {
@@ -129,6 +131,14 @@ void Ledger::Note(const ReservationSurrendered& record) {
 
 void Ledger::Note(const ReservationParts& record) {
   if (reservations_.count(record.id) > 0) parts_[record.id] = record;
+}
+
+void Ledger::Note(const SessionUser& record) {
+  if (sessions_.count(record.worker) > 0) users_[record.worker] = record;
+}
+
+void Ledger::Note(const ReservationOwner& record) {
+  if (reservations_.count(record.id) > 0) owners_[record.id] = record;
 }
 
 void Ledger::Note(const IdsSeen& record) {
@@ -154,6 +164,16 @@ const SessionProcess* Ledger::FindProcess(WorkerId worker) const {
   return found == processes_.end() ? nullptr : &found->second;
 }
 
+const SessionUser* Ledger::FindUser(WorkerId worker) const {
+  const auto found = users_.find(worker);
+  return found == users_.end() ? nullptr : &found->second;
+}
+
+std::string Ledger::OwnerOf(const std::string& reservation) const {
+  const auto found = owners_.find(reservation);
+  return found == owners_.end() ? std::string() : found->second.owner;
+}
+
 Bytes Ledger::Surrendered(const std::string& reservation) const {
   const auto found = surrendered_.find(reservation);
   return found == surrendered_.end() ? Bytes(0) : found->second.bytes;
@@ -171,21 +191,24 @@ std::vector<JournalRecord> Ledger::Snapshot() const {
   if (pool_.has_value()) records.emplace_back(*pool_);
   Append(sessions_, records);
   Append(processes_, records);
+  Append(users_, records);
   Append(segments_, records);
   Append(extents_, records);
   for (const ExtentId id : lost_) records.emplace_back(ExtentLost{id});
   Append(images_, records);
   Append(reservations_, records);
   Append(parts_, records);
+  Append(owners_, records);
   Append(surrendered_, records);
   if (daemon_.has_value()) records.emplace_back(*daemon_);
   return records;
 }
 
 size_t Ledger::size() const {
-  return sessions_.size() + processes_.size() + segments_.size() + extents_.size() + lost_.size() +
-         images_.size() + reservations_.size() + parts_.size() + surrendered_.size() +
-         (pool_.has_value() ? 1 : 0) + (daemon_.has_value() ? 1 : 0) + (knows_ids() ? 1 : 0);
+  return sessions_.size() + processes_.size() + users_.size() + segments_.size() + extents_.size() +
+         lost_.size() + images_.size() + reservations_.size() + parts_.size() + owners_.size() +
+         surrendered_.size() + (pool_.has_value() ? 1 : 0) + (daemon_.has_value() ? 1 : 0) +
+         (knows_ids() ? 1 : 0);
 }
 
 }  // namespace torpor

@@ -41,7 +41,10 @@ class Ledger {
   const std::set<ExtentId>& lost() const { return lost_; }
   // Null: unknown.
   const SessionProcess* FindProcess(WorkerId worker) const;
+  const SessionUser* FindUser(WorkerId worker) const;
   Bytes Surrendered(const std::string& reservation) const;
+  // Empty: an operator's.
+  std::string OwnerOf(const std::string& reservation) const;
   std::vector<RecordedPart> Parts(const std::string& reservation) const;
   const std::optional<DaemonStarted>& daemon() const { return daemon_; }
   // Of all that was ever recorded, whatever has become of it.
@@ -66,6 +69,8 @@ class Ledger {
   void Note(const ExtentLost& record);
   void Note(const ReservationSurrendered& record);
   void Note(const ReservationParts& record);
+  void Note(const SessionUser& record);
+  void Note(const ReservationOwner& record);
   bool knows_ids() const;
 
   std::map<WorkerId, SessionOpened> sessions_;
@@ -74,9 +79,11 @@ class Ledger {
   std::map<SegmentId, ImageRecorded> images_;
   std::map<std::string, ReservationMade> reservations_;
   std::map<WorkerId, SessionProcess> processes_;
+  std::map<WorkerId, SessionUser> users_;
   std::set<ExtentId> lost_;
   std::map<std::string, ReservationSurrendered> surrendered_;
   std::map<std::string, ReservationParts> parts_;
+  std::map<std::string, ReservationOwner> owners_;
   std::optional<PoolHeld> pool_;
   std::optional<DaemonStarted> daemon_;
   IdsSeen ids_;

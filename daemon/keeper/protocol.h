@@ -15,7 +15,7 @@ namespace torpor::keeper {
 // answer, asked by the daemon. Another number whenever a message changes, but in every protocol
 // Attach begins with the number, and its answer with a status. Where the frames are of another
 // version, the keeper answers whatever it is by an empty one of its own.
-constexpr uint32_t kProtocol = 2;
+constexpr uint32_t kProtocol = 3;
 
 // A daemon that ends with it is followed by another one at once, of whatever the program is by
 // then.

@@ -215,12 +215,33 @@ struct ReservationParts {
   }
 };
 
+// Who a worker's session is of: its effective user and group.
+struct SessionUser {
+  WorkerId worker;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  template <class A>
+  void Fields(A& a) {
+    a(worker, uid, gid);
+  }
+};
+
+// Who made it, where that is not an operator (Owner::name); with ReservationMade.
+struct ReservationOwner {
+  std::string id;
+  std::string owner;
+  template <class A>
+  void Fields(A& a) {
+    a(id, owner);
+  }
+};
+
 // The number of a record in the file is its place here.
 using JournalRecord =
     std::variant<SessionOpened, SessionClosed, SegmentRecorded, SegmentFreed, ExtentHeld,
                  ExtentDropped, ImageRecorded, ImageDropped, ReservationMade, ReservationRenewed,
                  ReservationReleased, DaemonStarted, IdsSeen, PoolHeld, SessionProcess, ExtentLost,
-                 ReservationSurrendered, ReservationParts>;
+                 ReservationSurrendered, ReservationParts, SessionUser, ReservationOwner>;
 
 // True for records that end something: without them the journal says too much, never too little.
 bool IsEnd(const JournalRecord& record);

@@ -24,7 +24,7 @@ namespace torpor {
 // tmpfs, where what is written is there for everyone until the machine ends. Not thread-safe.
 class RecordFile {
  public:
-  static constexpr uint32_t kVersion = 2;  // 2: records 13 to 17
+  static constexpr uint32_t kVersion = 3;  // 2: records 13 to 17; 3: to 19
   static constexpr size_t kMaxRecord = size_t{16} << 20;
 
   struct Contents {

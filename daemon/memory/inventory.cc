@@ -286,6 +286,7 @@ Result<Inventory::Returned> Inventory::Return(const WorkerInfo& now) {
         .With("worker", WorkerName(id));
   }
   worker->info.peer = now.peer;
+  worker->info.owner = now.owner;
   worker->info.process = now.process;
   worker->info.quiesce = now.quiesce;
   worker->info.awaited = false;

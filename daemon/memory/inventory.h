@@ -30,6 +30,7 @@ struct WorkerInfo {
   wire::Quiesce quiesce = wire::Quiesce::kNone;
   std::string sleep_endpoint;  // wire::SetSleepEndpoint
   std::string reservation;
+  std::string owner;     // the only one but operators on whose reservations it may draw; empty: any
   std::string secret;    // with which it can come back
   bool awaited = false;  // of a daemon before this one, and not back yet
   Bytes reported_live{-1};

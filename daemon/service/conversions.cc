@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
+#include <string>
+#include <type_traits>
 
 #include "daemon/memory/inventory.h"
 #include "daemon/service/grpc_status.h"
@@ -291,6 +294,27 @@ void FromReport(const UsageReport& report, const Now& now, v1::UsageResponse& re
   for (size_t i = 0; i < report.queue.size(); ++i) {
     FromWaiter(report.queue[i], static_cast<int32_t>(i + 1), now, *response.add_queue());
   }
+}
+
+void KeepOwn(const Owner& owner, const UsageReport& report, v1::UsageResponse& response) {
+  std::set<std::string> workers;
+  const auto keep = [](const auto& all, auto& shown, const auto& is_own) {
+    std::remove_reference_t<decltype(shown)> own;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (is_own(all[i])) own.Add()->Swap(shown.Mutable(static_cast<int>(i)));
+    }
+    shown.Swap(&own);
+  };
+  keep(report.workers, *response.mutable_workers(), [&](const WorkerStats& worker) {
+    if (owner.uid != worker.info.peer.uid) return false;
+    workers.insert(WorkerName(worker.info.id));
+    return true;
+  });
+  keep(report.reservations, *response.mutable_reservations(),
+       [&](const ReservationStats& reservation) { return reservation.owner == owner.name; });
+  keep(report.queue, *response.mutable_queue(), [&](const WaiterStats& waiter) {
+    return waiter.worker.empty() ? waiter.owner == owner.name : workers.count(waiter.worker) > 0;
+  });
 }
 
 void FromReserveResult(const ReserveResult& result, Bytes requested, const Now& now,

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/access/owner.h"
 #include "daemon/admission/admission.h"
 #include "daemon/core/core.h"
 #include "daemon/operation/operation.h"
@@ -41,6 +42,9 @@ void FromTimePoint(TimePoint time, const Now& now, google::protobuf::Timestamp& 
 void FromOutcomes(const std::vector<WorkerOutcome>& outcomes, v1::SleepResponse& response);
 void FromOutcomes(const std::vector<WorkerOutcome>& outcomes, v1::WakeUpResponse& response);
 void FromReport(const UsageReport& report, const Now& now, v1::UsageResponse& response);
+// Of workers, reservations and those that wait, leaves what is the owner's. `response`:
+// FromReport's.
+void KeepOwn(const Owner& owner, const UsageReport& report, v1::UsageResponse& response);
 // `requested`: the device bytes that were asked for.
 void FromReserveResult(const ReserveResult& result, Bytes requested, const Now& now,
                        v1::ReserveResponse& response);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,18 @@ Status DaemonStarting() {
   return Unavailable("DAEMON_STARTING", "the daemon is starting, and not ready yet");
 }
 
+// Who may call it at all; a mere worker then for its own only.
+access::Roles RolesFor(std::string_view method) {
+  if (method == "Upgrade") return access::kOperator;
+  if (method == "Watch") return access::kOperator | access::kReader;
+  if (method == "Usage") return access::kOperator | access::kWorker | access::kReader;
+  return access::kOperator | access::kWorker;
+}
+
+std::string NameOf(const std::optional<Owner>& owner) {
+  return owner.has_value() ? owner->name : std::string();
+}
+
 // A call of Watch that gets no events.
 class Refused final : public grpc::ServerWriteReactor<v1::WatchResponse> {
  public:
@@ -93,14 +106,25 @@ Answer AnswerOf(const Result<std::vector<WorkerOutcome>>& outcomes, TimePoint de
 
 }  // namespace
 
-grpc::ServerUnaryReactor* MemoryServiceImpl::Run(grpc::CallbackServerContext* context,
-                                                 const char* method, const std::string& request_id,
-                                                 const google::protobuf::Message& request,
-                                                 google::protobuf::Message* response,
-                                                 UnaryCall::Work work,
-                                                 UnaryCall::TakeBack take_back) {
+access::Caller MemoryServiceImpl::CallerOf(const grpc::CallbackServerContext& context) const {
+  if (gate_ != nullptr) return gate_->CallerOf(context);
+  access::Caller caller;
+  caller.roles = access::kOperator;
+  return caller;
+}
+
+Status MemoryServiceImpl::Allow(const access::Caller& caller, const char* method) const {
+  return gate_ == nullptr ? Status::Ok() : gate_->Admit(caller, RolesFor(method), method);
+}
+
+grpc::ServerUnaryReactor* MemoryServiceImpl::Run(
+    grpc::CallbackServerContext* context, const access::Caller& caller, const char* method,
+    const std::string& request_id, const google::protobuf::Message& request,
+    google::protobuf::Message* response, UnaryCall::Work work, UnaryCall::TakeBack take_back) {
   const TimePoint since = Clock::Real().Now();
-  if (const Status admitted = Admit(); !admitted.ok()) {
+  Status admitted = Allow(caller, method);
+  if (admitted.ok()) admitted = Admit();
+  if (!admitted.ok()) {
     Observe(method, admitted, since);
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(ToGrpcStatus(admitted));
@@ -109,7 +133,8 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Run(grpc::CallbackServerContext* co
   UnaryCall::Setup setup;
   setup.log = &log_;
   setup.method = method;
-  setup.peer = context->peer();
+  setup.peer = caller.identity.ToString();
+  setup.scope = NameOf(caller.owner);
   setup.deadline =
       std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::microseconds>(
                                              OperationTime(context->raw_deadline(), default_time_));
@@ -214,13 +239,15 @@ TimePoint MemoryServiceImpl::DeadlineOf(const grpc::CallbackServerContext& conte
 grpc::ServerUnaryReactor* MemoryServiceImpl::Sleep(grpc::CallbackServerContext* context,
                                                    const v1::SleepRequest* request,
                                                    v1::SleepResponse* response) {
-  return Run(context, "Sleep", request->request_id(), *request, response,
-             Blocking([this, request = *request, deadline = DeadlineOf(*context)](
-                          const RequestLog::Attempt& attempt) -> Answer {
+  const access::Caller caller = CallerOf(*context);
+  return Run(context, caller, "Sleep", request->request_id(), *request, response,
+             Blocking([this, request = *request, deadline = DeadlineOf(*context),
+                       owner = caller.owner](const RequestLog::Attempt& attempt) -> Answer {
                Result<SleepCommand> command = ToSleepCommand(request, deadline);
                if (!command.ok()) return {command.status(), nullptr};
                command->cancel = attempt.token.get();
                command->again = attempt.again;
+               command->owner = owner;
                return AnswerOf<v1::SleepResponse>(core_->Sleep(*command), deadline);
              }));
 }
@@ -228,12 +255,14 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Sleep(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* MemoryServiceImpl::WakeUp(grpc::CallbackServerContext* context,
                                                     const v1::WakeUpRequest* request,
                                                     v1::WakeUpResponse* response) {
-  return Run(context, "WakeUp", request->request_id(), *request, response,
-             Blocking([this, request = *request, deadline = DeadlineOf(*context)](
-                          const RequestLog::Attempt& attempt) -> Answer {
+  const access::Caller caller = CallerOf(*context);
+  return Run(context, caller, "WakeUp", request->request_id(), *request, response,
+             Blocking([this, request = *request, deadline = DeadlineOf(*context),
+                       owner = caller.owner](const RequestLog::Attempt& attempt) -> Answer {
                WakeCommand command = ToWakeCommand(request, deadline);
                command.cancel = attempt.token.get();
                command.again = attempt.again;
+               command.owner = owner;
                return AnswerOf<v1::WakeUpResponse>(core_->WakeUp(command), deadline);
              }));
 }
@@ -241,12 +270,16 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::WakeUp(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* MemoryServiceImpl::Usage(grpc::CallbackServerContext* context,
                                                    const v1::UsageRequest* request,
                                                    v1::UsageResponse* response) {
-  return Run(context, "Usage", "", *request, response,
-             Blocking([this](const RequestLog::Attempt& /*attempt*/) -> Answer {
+  const access::Caller caller = CallerOf(*context);
+  const bool sees_all = caller.Has(access::kOperator | access::kReader);
+  return Run(context, caller, "Usage", "", *request, response,
+             Blocking([this, owner = sees_all ? std::nullopt : caller.owner](
+                          const RequestLog::Attempt& /*attempt*/) -> Answer {
                const Result<UsageReport> report = core_->Usage();
                if (!report.ok()) return {report.status(), nullptr};
                const auto usage = std::make_shared<v1::UsageResponse>();
                FromReport(*report, MeasureNow(clock_), *usage);
+               if (owner.has_value()) KeepOwn(*owner, *report, *usage);
                usage->set_version(Version());
                FromSystemTime(started_, *usage->mutable_start_time());
                return {Status::Ok(), usage};
@@ -256,16 +289,20 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Usage(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* MemoryServiceImpl::Reserve(grpc::CallbackServerContext* context,
                                                      const v1::ReserveRequest* request,
                                                      v1::ReserveResponse* response) {
+  const access::Caller caller = CallerOf(*context);
+  const std::string owner = NameOf(caller.owner);
   UnaryCall::Work work;
   if (request->wait()) {
-    work = ReserveInTurn(*request,
+    work = ReserveInTurn(*request, owner,
                          clock_.Now() + OperationTime(context->raw_deadline(), default_time_));
   } else {
-    work = Blocking([this, request = *request](const RequestLog::Attempt& attempt) -> Answer {
-      const Result<ReservationSpec> spec = ToReservationSpec(request);
-      if (!spec.ok()) return {spec.status(), nullptr};
-      return FinishReserve(request, *spec, core_->Reserve(*spec), *attempt.token);
-    });
+    work =
+        Blocking([this, request = *request, owner](const RequestLog::Attempt& attempt) -> Answer {
+          Result<ReservationSpec> spec = ToReservationSpec(request);
+          if (!spec.ok()) return {spec.status(), nullptr};
+          spec->owner = owner;
+          return FinishReserve(request, *spec, core_->Reserve(*spec), *attempt.token);
+        });
   }
   UnaryCall::TakeBack release;
   if (request->request_id().empty()) {
@@ -276,16 +313,17 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Reserve(grpc::CallbackServerContext
       (void)core_->Release(id);
     };
   }
-  return Run(context, "Reserve", request->request_id(), *request, response, std::move(work),
+  return Run(context, caller, "Reserve", request->request_id(), *request, response, std::move(work),
              std::move(release));
 }
 
 UnaryCall::Work MemoryServiceImpl::ReserveInTurn(const v1::ReserveRequest& request,
-                                                 TimePoint deadline) {
-  return [this, request, deadline](const RequestLog::Attempt& attempt,
-                                   const std::function<void(const Answer&)>& done) {
-    const Result<ReservationSpec> spec = ToReservationSpec(request);
+                                                 const std::string& owner, TimePoint deadline) {
+  return [this, request, owner, deadline](const RequestLog::Attempt& attempt,
+                                          const std::function<void(const Answer&)>& done) {
+    Result<ReservationSpec> spec = ToReservationSpec(request);
     if (!spec.ok()) return done({spec.status(), nullptr});
+    spec->owner = owner;
     const uint64_t ticket = core_->NewTicket();
     // Who goes on where another caller gave up has that one's place.
     if (!attempt.place->has_value()) *attempt.place = ticket;
@@ -325,11 +363,14 @@ Answer MemoryServiceImpl::FinishReserve(const v1::ReserveRequest& request,
 grpc::ServerUnaryReactor* MemoryServiceImpl::Renew(grpc::CallbackServerContext* context,
                                                    const v1::RenewRequest* request,
                                                    v1::RenewResponse* response) {
-  return Run(context, "Renew", request->request_id(), *request, response,
-             Blocking([this, request = *request](const RequestLog::Attempt& /*attempt*/) -> Answer {
+  const access::Caller caller = CallerOf(*context);
+  return Run(context, caller, "Renew", request->request_id(), *request, response,
+             Blocking([this, request = *request,
+                       owner = caller.owner](const RequestLog::Attempt& /*attempt*/) -> Answer {
                const Result<Duration> ttl = ToTtl(request.has_ttl(), request.ttl());
                if (!ttl.ok()) return {ttl.status(), nullptr};
-               const Result<TimePoint> expires = core_->Renew(request.reservation_id(), *ttl);
+               const Result<TimePoint> expires =
+                   core_->Renew(request.reservation_id(), *ttl, owner);
                if (!expires.ok()) return {expires.status(), nullptr};
                const auto renewed = std::make_shared<v1::RenewResponse>();
                FromTimePoint(*expires, MeasureNow(clock_), *renewed->mutable_expire_time());
@@ -341,9 +382,11 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Renew(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* MemoryServiceImpl::Release(grpc::CallbackServerContext* context,
                                                      const v1::ReleaseRequest* request,
                                                      v1::ReleaseResponse* response) {
-  return Run(context, "Release", request->request_id(), *request, response,
-             Blocking([this, id = request->reservation_id()](const RequestLog::Attempt&) -> Answer {
-               const Result<Admission::Released> released = core_->Release(id);
+  const access::Caller caller = CallerOf(*context);
+  return Run(context, caller, "Release", request->request_id(), *request, response,
+             Blocking([this, id = request->reservation_id(),
+                       owner = caller.owner](const RequestLog::Attempt&) -> Answer {
+               const Result<Admission::Released> released = core_->Release(id, owner);
                if (!released.ok()) return {released.status(), nullptr};
                const auto free = std::make_shared<v1::ReleaseResponse>();
                free->set_device_bytes(released->device.value());
@@ -357,7 +400,7 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Release(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* MemoryServiceImpl::Upgrade(grpc::CallbackServerContext* context,
                                                      const v1::UpgradeRequest* request,
                                                      v1::UpgradeResponse* response) {
-  return Run(context, "Upgrade", "", *request, response,
+  return Run(context, CallerOf(*context), "Upgrade", "", *request, response,
              Blocking([this](const RequestLog::Attempt&) -> Answer {
                const Status begun =
                    hand_over_ == nullptr
@@ -372,7 +415,11 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Upgrade(grpc::CallbackServerContext
 }
 
 grpc::ServerWriteReactor<v1::WatchResponse>* MemoryServiceImpl::Watch(
-    grpc::CallbackServerContext* /*context*/, const v1::WatchRequest* request) {
+    grpc::CallbackServerContext* context, const v1::WatchRequest* request) {
+  if (const Status allowed = Allow(CallerOf(*context), "Watch"); !allowed.ok()) {
+    Observe("Watch", allowed, Clock::Real().Now());
+    return new Refused(ToGrpcStatus(allowed));
+  }
   bool serving = false;
   {
     MutexLock lock(mutex_);

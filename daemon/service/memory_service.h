@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "daemon/access/gate.h"
+#include "daemon/access/policy.h"
 #include "daemon/core/core.h"
 #include "daemon/events/answer_observer.h"
 #include "daemon/operation/tasks.h"
@@ -34,13 +36,17 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   // Refuses all calls until Serve (UNAVAILABLE DAEMON_STARTING).
   // `default_time`: how long Sleep and WakeUp may take when the caller sets no deadline.
   // `hand_over` begins the end of the daemon in favour of one that follows, or says why not.
-  // `observer`, which may be null, hears of all answers but those of Watch; it outlives this.
+  // `observer`, which may be null, hears of all answers but those of Watch, and of calls of that
+  // which are refused for want of a role; it outlives this, as does `gate`. Null: everybody may do
+  // everything.
   MemoryServiceImpl(const Clock& clock, Duration default_time,
-                    std::function<Status()> hand_over = nullptr, AnswerObserver* observer = nullptr)
+                    std::function<Status()> hand_over = nullptr, AnswerObserver* observer = nullptr,
+                    access::Gate* gate = nullptr)
       : clock_(clock),
         default_time_(default_time),
         hand_over_(std::move(hand_over)),
         observer_(observer),
+        gate_(gate),
         started_(std::chrono::system_clock::now()),
         log_(clock) {}
   MemoryServiceImpl(Core& core, const Clock& clock, Duration default_time,
@@ -86,10 +92,13 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   bool Drain(TimePoint deadline) EXCLUDES(mutex_);
 
  private:
+  access::Caller CallerOf(const grpc::CallbackServerContext& context) const;
+  // PERMISSION_DENIED ACCESS_DENIED if `caller` may not call `method` at all.
+  Status Allow(const access::Caller& caller, const char* method) const;
   // Answers the call with what comes of `work`, or of the request that it joins. `work` must not
   // use the call's own messages: it may outlive the call.
-  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const char* method,
-                                const std::string& request_id,
+  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const access::Caller& caller,
+                                const char* method, const std::string& request_id,
                                 const google::protobuf::Message& request,
                                 google::protobuf::Message* response, UnaryCall::Work work,
                                 UnaryCall::TakeBack take_back = nullptr) EXCLUDES(mutex_);
@@ -97,7 +106,8 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   // Or tells `refuse` that there are too many.
   void RunOnThread(const std::function<void(const Answer&)>& refuse, std::function<void()> task)
       EXCLUDES(mutex_);
-  UnaryCall::Work ReserveInTurn(const v1::ReserveRequest& request, TimePoint deadline);
+  UnaryCall::Work ReserveInTurn(const v1::ReserveRequest& request, const std::string& owner,
+                                TimePoint deadline);
   Answer FinishReserve(const v1::ReserveRequest& request, const ReservationSpec& spec,
                        const Result<ReserveResult>& result, const CancelToken& token) const;
   void Observe(const char* method, const Status& status, TimePoint since) const;
@@ -112,6 +122,7 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   const Duration default_time_;
   const std::function<Status()> hand_over_;
   AnswerObserver* const observer_;
+  access::Gate* const gate_;
   const std::chrono::system_clock::time_point started_;
   RequestLog log_;
   mutable Mutex mutex_;

@@ -58,15 +58,18 @@ class RequestLog::Request {
 };
 
 Result<RequestLog::RequestPtr> RequestLog::Enter(const std::string& id, std::string body,
-                                                 const CallerPtr& caller) {
+                                                 const CallerPtr& caller,
+                                                 const std::string& scope) {
   if (!id.empty()) TORPOR_RETURN_IF_ERROR(CheckId(id));
+  // No id has a space.
+  const std::string name = id.empty() || scope.empty() ? id : scope + ' ' + id;
   RequestPtr request;
   Answer answer;
   bool starts = false;
   {
     MutexLock lock(mutex_);
     Forget();
-    const auto known = id.empty() ? requests_.end() : requests_.find(id);
+    const auto known = id.empty() ? requests_.end() : requests_.find(name);
     if (known != requests_.end()) {
       request = known->second;
       if (request->body != body) {
@@ -81,11 +84,11 @@ Result<RequestLog::RequestPtr> RequestLog::Enter(const std::string& id, std::str
       answer = request->answer;
     } else {
       request = std::make_shared<Request>();
-      request->id = id;
+      request->id = name;
       request->leader = caller;
       starts = true;
       if (!id.empty()) {
-        request->size = kOverhead + Bytes(static_cast<int64_t>(2 * id.size() + body.size()));
+        request->size = kOverhead + Bytes(static_cast<int64_t>(2 * name.size() + body.size()));
         if (memory_ + request->size > limits_.memory) {
           return ResourceExhausted("REQUEST_LOG_FULL",
                                    "as many request ids are remembered as there is room for")
@@ -94,7 +97,7 @@ Result<RequestLog::RequestPtr> RequestLog::Enter(const std::string& id, std::str
         }
         request->body = std::move(body);
         memory_ += request->size;
-        requests_[id] = request;
+        requests_[name] = request;
       }
     }
   }

@@ -78,11 +78,11 @@ class RequestLog {
   RequestLog(const Clock& clock, const Limits& limits) : clock_(clock), limits_(limits) {}
   explicit RequestLog(const Clock& clock) : RequestLog(clock, Limits()) {}
 
-  // `body`: equal for equal requests only, the method included; short, as a digest is. May call
-  // `caller` before it returns.
+  // `body`: equal for equal requests only, the method included; short, as a digest is. Ids of
+  // different scopes have nothing to do with each other. May call `caller` before it returns.
   //   INVALID_ARGUMENT BAD_REQUEST_ID, REQUEST_ID_REUSED; RESOURCE_EXHAUSTED REQUEST_LOG_FULL
-  Result<RequestPtr> Enter(const std::string& id, std::string body, const CallerPtr& caller)
-      EXCLUDES(mutex_);
+  Result<RequestPtr> Enter(const std::string& id, std::string body, const CallerPtr& caller,
+                           const std::string& scope = "") EXCLUDES(mutex_);
   // The caller waits no more. True: it had joined and gets no answer; false: it has one, or is the
   // leader and gets the answer in the end.
   bool Leave(const RequestPtr& request, const Caller* caller) {

@@ -17,7 +17,8 @@ void MarkReplayed(google::protobuf::Message& response) {
 UnaryCall* UnaryCall::Begin(const std::string& request_id, std::string body, Setup setup) {
   const std::shared_ptr<UnaryCall> call(new UnaryCall(std::move(setup)));
   call->self_ = call;
-  const auto request = call->setup_.log->Enter(request_id, std::move(body), call);
+  const auto request =
+      call->setup_.log->Enter(request_id, std::move(body), call, call->setup_.scope);
   if (!request.ok()) {
     call->Take({request.status(), nullptr}, false);
     return call.get();

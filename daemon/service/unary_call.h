@@ -33,7 +33,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor,
   struct Setup {
     RequestLog* log = nullptr;
     const char* method = "";
-    std::string peer;
+    std::string peer;                                // for the log
+    std::string scope;                               // of its request id
     std::chrono::system_clock::time_point deadline;  // when a call that has joined gives up
     google::protobuf::Message* response = nullptr;   // gRPC's, until OnDone
     Work work;

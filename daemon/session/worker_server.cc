@@ -91,8 +91,9 @@ int PollTimeout(TimePoint now, TimePoint until) {
 }  // namespace
 
 Result<std::unique_ptr<WorkerServer>> WorkerServer::Start(const std::string& path, mode_t mode,
-                                                          Handler& handler, const Limits& limits) {
-  TORPOR_ASSIGN_OR_RETURN(UniqueFd listener, net::ListenUnix(path, mode));
+                                                          Handler& handler, const Limits& limits,
+                                                          std::optional<gid_t> group) {
+  TORPOR_ASSIGN_OR_RETURN(UniqueFd listener, net::ListenUnix(path, mode, group));
   std::unique_ptr<WorkerServer> server(
       new WorkerServer(std::move(listener), path, handler, limits));
   server->spare_ = OpenSpare();

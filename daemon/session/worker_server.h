@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -55,8 +56,10 @@ class WorkerServer {
                                                      Handler& handler) {
     return Start(path, mode, handler, Limits());
   }
+  // `group`: of the socket's file; none: the process's.
   static Result<std::unique_ptr<WorkerServer>> Start(const std::string& path, mode_t mode,
-                                                     Handler& handler, const Limits& limits);
+                                                     Handler& handler, const Limits& limits,
+                                                     std::optional<gid_t> group = std::nullopt);
   // Stops accepting, ends all connections and waits for their threads.
   ~WorkerServer();
   WorkerServer(const WorkerServer&) = delete;

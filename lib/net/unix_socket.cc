@@ -4,9 +4,11 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace torpor::net {
 namespace {
@@ -23,21 +25,40 @@ Result<sockaddr_un> Address(const std::string& path) {
   return address;
 }
 
-Result<UniqueFd> NewSocket() {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+Result<UniqueFd> NewSocket(int type) {
+  UniqueFd fd(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return ErrnoStatus(errno, "create a Unix socket");
   return fd;
 }
 
+// The supplementary groups of the peer.
+Result<std::vector<gid_t>> GetPeerGroups(int socket) {
+  std::vector<gid_t> groups(16);
+  for (;;) {
+    auto size = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
+    const int rc = ::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size);
+    if (rc != 0 && errno == ENOPROTOOPT) return std::vector<gid_t>();  // an older kernel
+    // Then `size` says what it takes.
+    if (rc != 0 && errno != ERANGE) return ErrnoStatus(errno, "read the peer's groups");
+    groups.resize(size / sizeof(gid_t));
+    if (rc == 0) return groups;
+  }
+}
+
 }  // namespace
 
-Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode) {
+Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode, std::optional<gid_t> group,
+                            int type) {
   TORPOR_ASSIGN_OR_RETURN(const sockaddr_un address, Address(path));
-  TORPOR_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
+  TORPOR_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(type));
   struct stat info {};
   if (::lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) ::unlink(path.c_str());
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return ErrnoStatus(errno, "bind " + path);
+  }
+  // Nobody gets in before both are right: it does not listen yet.
+  if (group.has_value() && ::chown(path.c_str(), static_cast<uid_t>(-1), *group) != 0) {
+    return ErrnoStatus(errno, "give " + path + " to group " + std::to_string(*group));
   }
   if (::chmod(path.c_str(), mode) != 0) return ErrnoStatus(errno, "chmod " + path);
   if (::listen(fd.get(), 128) != 0) return ErrnoStatus(errno, "listen on " + path);
@@ -46,7 +67,7 @@ Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode) {
 
 Result<UniqueFd> ConnectUnix(const std::string& path, std::optional<Duration> timeout) {
   TORPOR_ASSIGN_OR_RETURN(const sockaddr_un address, Address(path));
-  TORPOR_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
+  TORPOR_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(SOCK_SEQPACKET));
   if (timeout) TORPOR_RETURN_IF_ERROR(SetSendTimeout(fd.get(), *timeout));
   int rc = 0;
   do {
@@ -67,7 +88,7 @@ Result<UniqueFd> AcceptUnix(int listener) {
     if (errno == EINVAL || errno == EBADF) {
       return Unavailable("LISTENER_CLOSED", "the listener was shut down");
     }
-    return ErrnoStatus(errno, "accept a worker");
+    return ErrnoStatus(errno, "accept a connection");
   }
 }
 
@@ -77,7 +98,8 @@ Result<PeerCredentials> GetPeerCredentials(int socket) {
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
     return ErrnoStatus(errno, "read peer credentials");
   }
-  return PeerCredentials{credentials.uid, credentials.gid, credentials.pid};
+  TORPOR_ASSIGN_OR_RETURN(std::vector<gid_t> groups, GetPeerGroups(socket));
+  return PeerCredentials{credentials.uid, credentials.gid, credentials.pid, std::move(groups)};
 }
 
 Status SetSendTimeout(int socket, Duration timeout) {

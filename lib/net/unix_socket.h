@@ -1,10 +1,12 @@
 #ifndef TORPOR_LIB_NET_UNIX_SOCKET_H_
 #define TORPOR_LIB_NET_UNIX_SOCKET_H_
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
@@ -17,12 +19,14 @@ struct PeerCredentials {
   uid_t uid = 0;
   gid_t gid = 0;
   pid_t pid = 0;  // 0 when the peer lives in a pid namespace that this one cannot see
+  std::vector<gid_t> groups = {};  // the supplementary ones
 };
 
-// A listening SOCK_SEQPACKET socket at `path`, with file mode `mode`. An existing socket file there
-// is replaced: callers hold the lock that proves it stale. INVALID_ARGUMENT SOCKET_PATH_TOO_LONG
-// beyond 107 bytes.
-Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode);
+// A listening socket of `type` at `path`, with file mode `mode` and, if given, `group`. An existing
+// socket file there is replaced: callers hold the lock that proves it stale. INVALID_ARGUMENT
+// SOCKET_PATH_TOO_LONG beyond 107 bytes.
+Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode,
+                            std::optional<gid_t> group = std::nullopt, int type = SOCK_SEQPACKET);
 
 // Blocks while the listener's queue is full, at most for `timeout`, if there is one.
 //   UNAVAILABLE DAEMON_NOT_RUNNING: nothing listens at `path`

@@ -1,0 +1,85 @@
+#ifndef TORPOR_DAEMON_ACCESS_CONTROL_LISTENER_H_
+#define TORPOR_DAEMON_ACCESS_CONTROL_LISTENER_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/access/peers.h"
+#include "lib/base/clock.h"
+#include "lib/base/status.h"
+#include "lib/base/unique_fd.h"
+
+namespace torpor::access {
+
+// Accepts the connections of a Unix stream socket for somebody else, and notes of whom they are. At
+// most so many are open at a time: beyond that the user with the most connections loses one, the
+// longest silent of those that have never called, or else the one that called the longest ago. So
+// nobody keeps others out, by connections that say nothing or by many. Its methods are for one
+// thread.
+class ControlListener {
+ public:
+  struct Options {
+    std::string path;  // a socket there is replaced: callers hold the lock of its folder
+    mode_t mode = 0660;
+    std::optional<gid_t> group;  // none: the process's
+    size_t connections = 0;      // the most at a time; 0: by RLIMIT_NOFILE, at most 1024
+  };
+  // Takes a connection over, non-blocking, and closes it in the end. By the listener's thread.
+  using Take = std::function<void(int fd)>;
+
+  // `peers` must outlive it. Errors of the system; INVALID_ARGUMENT SOCKET_PATH_TOO_LONG;
+  // RESOURCE_EXHAUSTED THREADS_EXHAUSTED.
+  static Result<std::unique_ptr<ControlListener>> Start(const Options& options, Peers& peers,
+                                                        Take take);
+  // Stops.
+  ~ControlListener();
+  ControlListener(const ControlListener&) = delete;
+  ControlListener& operator=(const ControlListener&) = delete;
+
+  // Removes the socket's file and takes no more connections.
+  void Stop();
+  // After Stop: ends those that are open.
+  void EndConnections();
+  // Those that are open, as of the last change. Thread-safe.
+  size_t connections() const { return count_; }
+
+ private:
+  struct Connection {
+    int fd = -1;     // its taker's
+    UniqueFd watch;  // a duplicate, by which it is ended, and its end is noticed
+    std::optional<uid_t> user;
+    TimePoint since;
+  };
+
+  ControlListener(UniqueFd listener, const Options& options, Peers& peers, Take take)
+      : listener_(std::move(listener)), options_(options), peers_(peers), take_(std::move(take)) {}
+
+  // --- By its thread.
+  void Accept();
+  void AcceptOne();
+  void MakeRoom(const char* why);
+  void Log(const std::string& what);
+
+  const UniqueFd listener_;
+  const Options options_;
+  Peers& peers_;
+  const Take take_;
+  std::vector<Connection> connections_;  // the thread's while it runs, as are the next three
+  UniqueFd spare_;                       // closed to accept, and close, when there are no others
+  int64_t closed_ = 0;                   // not told to the log yet
+  std::optional<TimePoint> logged_;
+  std::atomic<size_t> count_ = 0;
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace torpor::access
+
+#endif  // TORPOR_DAEMON_ACCESS_CONTROL_LISTENER_H_

@@ -1,0 +1,49 @@
+#ifndef TORPOR_DAEMON_ACCESS_GATE_H_
+#define TORPOR_DAEMON_ACCESS_GATE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "daemon/access/owner.h"
+#include "daemon/access/peers.h"
+#include "daemon/access/policy.h"
+#include "lib/base/clock.h"
+#include "lib/base/mutex.h"
+#include "lib/base/status.h"
+#include "lib/net/unix_socket.h"
+
+namespace torpor::access {
+
+// Tells who calls, and lets in. Without a policy everybody is an operator: whoever can reach a
+// socket may do what it serves. Thread-safe.
+class Gate {
+ public:
+  explicit Gate(std::optional<Policy> policy = std::nullopt) : policy_(std::move(policy)) {}
+
+  // Of the control socket, whose listener fills it.
+  Peers& peers() { return peers_; }
+
+  // While the call is being handled.
+  Caller CallerOf(const grpc::CallbackServerContext& context);
+  // PERMISSION_DENIED ACCESS_DENIED, told to the log, but not more often than every few seconds.
+  Status Admit(const Caller& caller, Roles any_of, const std::string& action) EXCLUDES(mutex_);
+  // A worker that wants a session: whose reservations it may draw on besides operators', if that is
+  // limited. Likewise.
+  Result<std::optional<Owner>> AdmitWorker(const net::PeerCredentials& peer) EXCLUDES(mutex_);
+
+ private:
+  Caller Judge(Identity identity) const;
+
+  const std::optional<Policy> policy_;
+  Peers peers_;
+  Mutex mutex_;
+  int64_t refused_ GUARDED_BY(mutex_) = 0;  // not told to the log yet
+  std::optional<TimePoint> logged_ GUARDED_BY(mutex_);
+};
+
+}  // namespace torpor::access
+
+#endif  // TORPOR_DAEMON_ACCESS_GATE_H_
