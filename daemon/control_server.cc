@@ -98,8 +98,9 @@ void ControlServer::SetHealth(bool serving, bool alive) {
   MutexLock lock(mutex_);
   // Streams would be told what they know.
   if (serving_ != serving) {
-    health->SetServingStatus("", serving);
+    // Who hears of the one finds the other so, too.
     health->SetServingStatus(kServiceName, serving);
+    health->SetServingStatus("", serving);
   }
   if (alive_ != alive) health->SetServingStatus(kAliveName, alive);
   serving_ = serving;
