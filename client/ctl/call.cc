@@ -6,6 +6,7 @@
 #include <functional>
 #include <thread>
 
+#include "client/ctl/credentials.h"
 #include "client/ctl/print.h"
 #include "lib/base/units.h"
 
@@ -39,8 +40,8 @@ std::unique_ptr<v1::MemoryService::Stub> Connect(const std::string& target) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
   // Usage of a daemon with many workers and reservations.
   arguments.SetMaxReceiveMessageSize(static_cast<int>(MiB(64).value()));
-  return v1::MemoryService::NewStub(
-      grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
+  const auto credentials = CredentialsFor(target, arguments);
+  return v1::MemoryService::NewStub(grpc::CreateCustomChannel(target, credentials, arguments));
 }
 
 void SetTimeout(grpc::ClientContext& context, Duration timeout) {

@@ -102,6 +102,7 @@ class Flags {
     set_.AddSwitch("json", "print the answer as protobuf JSON", &command.json);
     set_.AddSwitch("help", "print this", &words.help);
     set_.AddSwitch("version", "print the version", &words.version);
+    AddTls();
     AddSelection();
     AddSleep();
     AddReserve();
@@ -137,6 +138,19 @@ class Flags {
       for (const std::string& item : items) *field->Add() = item;
       return Status::Ok();
     };
+  }
+
+  void AddTls() {
+    Tls& tls = words_.command.tls;
+    set_.AddString("tls-ca", "FILE",
+                   "PEM certificates of the daemons' authority, for a target that is no socket "
+                   "(default $TORPOR_TLS_CA)",
+                   &tls.ca);
+    set_.AddString("tls-cert", "FILE", "your certificate in PEM (default $TORPOR_TLS_CERT)",
+                   &tls.cert);
+    set_.AddString("tls-key", "FILE", "its private key in PEM (default $TORPOR_TLS_KEY)", &tls.key);
+    set_.AddString("tls-name", "NAME",
+                   "the name in the daemon's certificate (default that of the target)", &tls.name);
   }
 
   void AddSelection() {

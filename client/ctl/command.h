@@ -26,6 +26,14 @@ enum class Verb {
 // A watch goes on.
 constexpr Duration kNoTimeout = Duration::max();
 
+// Paths of PEM files; and the name that a daemon's certificate has, where it is not the target's.
+struct Tls {
+  std::string ca;
+  std::string cert;
+  std::string key;
+  std::string name;
+};
+
 // What one command line asks for.
 struct Command {
   Verb verb = Verb::kHelp;
@@ -34,6 +42,7 @@ struct Command {
   std::vector<std::string> devices;
   bool all_devices = false;  // every daemon of the runtime directory
   bool json = false;
+  Tls tls;
   Duration timeout = kNoTimeout;
   // The one of the verb is filled in.
   v1::SleepRequest sleep;

@@ -12,6 +12,7 @@
 
 #include "client/ctl/call.h"
 #include "client/ctl/command.h"
+#include "client/ctl/credentials.h"
 #include "client/ctl/print.h"
 #include "client/ctl/several.h"
 #include "client/ctl/stop_signal.h"
@@ -171,6 +172,10 @@ int Run(const Command& command) {
   if (command.verb == Verb::kVersion) {
     std::printf("torporctl %s\n", Version());
     return kDone;
+  }
+  if (const Status tls = UseTls(command.tls); !tls.ok()) {
+    std::fprintf(stderr, "torporctl: %s\n", tls.ToString().c_str());
+    return kBadCommandLine;
   }
   const Result<std::vector<std::string>> targets = FindTargets(command);
   if (!targets.ok()) {
