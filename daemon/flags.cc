@@ -142,8 +142,8 @@ FlagSet MakeFlagSet(Flags& flags) {
             return Status::Ok();
           });
   set.AddString("access", "FILE",
-                "who may do what, by user, group and certificate (default none: whoever can open "
-                "a socket may do everything there)",
+                "who may do what, by user, group and certificate; without it, whoever can open a "
+                "socket may do everything there (default none)",
                 &flags.access);
   set.AddString("tls_cert", "FILE",
                 "PEM certificate of --listen, which then takes only TLS, from clients with a "

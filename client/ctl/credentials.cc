@@ -21,9 +21,9 @@ std::optional<Pem>& Used() {
   return used;
 }
 
-void FromEnvironment(const char* variable, std::string& path) {
-  const char* const value = std::getenv(variable);
-  if (path.empty() && value != nullptr) path = value;
+std::string Environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
 }
 
 Result<std::string> ReadPem(const std::string& path) {
@@ -41,9 +41,9 @@ Result<std::string> ReadPem(const std::string& path) {
 }  // namespace
 
 Status UseTls(Tls tls) {
-  FromEnvironment("TORPOR_TLS_CA", tls.ca);
-  FromEnvironment("TORPOR_TLS_CERT", tls.cert);
-  FromEnvironment("TORPOR_TLS_KEY", tls.key);
+  if (tls.ca.empty()) tls.ca = Environment("TORPOR_TLS_CA");
+  if (tls.cert.empty()) tls.cert = Environment("TORPOR_TLS_CERT");
+  if (tls.key.empty()) tls.key = Environment("TORPOR_TLS_KEY");
   if (tls.ca.empty() && tls.cert.empty() && tls.key.empty()) {
     if (tls.name.empty()) return Status::Ok();
     return InvalidArgument("BAD_TLS_FILE", "--tls-name needs --tls-ca, --tls-cert and --tls-key");

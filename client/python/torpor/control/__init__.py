@@ -26,6 +26,7 @@ from torpor.control import memory_service_pb2 as messages
 from torpor.control._request import new_request_id
 from torpor.control._status import error_of, failures
 from torpor.control._target import Daemon, discover, find
+from torpor.control._tls import Tls
 from torpor.control.aio import AsyncClient, AsyncWatch
 from torpor.control.client import Cancellation, Client, Watch
 
@@ -35,6 +36,7 @@ __all__ = [
     "Cancellation",
     "Client",
     "Daemon",
+    "Tls",
     "Watch",
     "discover",
     "error_of",

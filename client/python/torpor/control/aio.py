@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from torpor import errors
-from torpor.control import _request, _status, _target
+from torpor.control import _request, _status, _target, _tls
 from torpor.control import memory_service_pb2 as messages
 from torpor.control._request import Method, Patience, PolicyLike
 
@@ -31,6 +31,7 @@ class AsyncClient:
         runtime_dir: str | os.PathLike[str] | None = None,
         timeout: float | None = _request.DEFAULT_TIMEOUT,
         retries: int = _request.DEFAULT_RETRIES,
+        tls: _tls.Tls | None = None,
     ) -> None:
         """As Client."""
         found = target if target is not None else _target.find(device, runtime_dir).target
@@ -39,6 +40,9 @@ class AsyncClient:
         self._retries = retries
         self._closed = False
         self._made: grpc.aio.Channel | None = None
+        known = _tls.for_target(self.target, tls)
+        self._options = [*_request.CHANNEL_OPTIONS, *(known.options() if known else [])]
+        self._credentials = known.credentials() if known else None
 
     async def close(self) -> None:
         """Ends the connection and all calls under way; they raise Cancelled."""
@@ -159,7 +163,11 @@ class AsyncClient:
         if self._closed:
             raise _status.closed(self.target)
         if self._made is None:  # needs the event loop
-            self._made = grpc.aio.insecure_channel(self.target, _request.CHANNEL_OPTIONS)
+            self._made = (
+                grpc.aio.insecure_channel(self.target, self._options)
+                if self._credentials is None
+                else grpc.aio.secure_channel(self.target, self._credentials, self._options)
+            )
         return self._made
 
     async def _call(self, method: Method, request: Any, timeout: float | None) -> Any:

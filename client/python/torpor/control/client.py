@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping
 import grpc
 
 from torpor import errors
-from torpor.control import _request, _status, _target
+from torpor.control import _request, _status, _target, _tls
 from torpor.control import memory_service_pb2 as messages
 from torpor.control._request import Method, Patience, PolicyLike
 
@@ -84,6 +84,7 @@ class Client:
         runtime_dir: str | os.PathLike[str] | None = None,
         timeout: float | None = _request.DEFAULT_TIMEOUT,
         retries: int = _request.DEFAULT_RETRIES,
+        tls: _tls.Tls | None = None,
     ) -> None:
         """Does not connect yet.
 
@@ -91,13 +92,21 @@ class Client:
             find(device, runtime_dir), with its errors.
         timeout: of each call, in seconds; None: none.
         retries: how often a call whose connection broke is repeated within its timeout.
+        tls: for a "host:port" with certificates; by default Tls.from_environment(). With its
+            errors.
         """
         found = target if target is not None else _target.find(device, runtime_dir).target
         self.target = _target.grpc_target(found)
         self._timeout = timeout
         self._retries = retries
         self._closed = False
-        self._channel = grpc.insecure_channel(self.target, _request.CHANNEL_OPTIONS)
+        known = _tls.for_target(self.target, tls)
+        if known is None:
+            self._channel = grpc.insecure_channel(self.target, _request.CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(
+                self.target, known.credentials(), [*_request.CHANNEL_OPTIONS, *known.options()]
+            )
 
     def close(self) -> None:
         """Ends the connection and all calls under way; they raise Cancelled."""
