@@ -3,15 +3,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
 #include <cerrno>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <utility>
 
 #include "lib/cuda/cuda_api.h"
+#include "lib/cuda/cuda_device.h"
 #include "lib/cuda/cuda_digest.h"
 #include "lib/cuda/driver_error.h"
 #include "lib/cuda/nvml.h"
@@ -47,28 +45,6 @@ CUmemAllocationProp AllocationProperties(int ordinal, bool rdma_capable) {
   return properties;
 }
 
-Result<std::string> DeviceName(const CudaApi& api, CUdevice device) {
-  char name[256] = {};
-  TORPOR_RETURN_IF_ERROR(
-      api.Translate(api.DeviceGetName(name, sizeof name - 1, device), "cuDeviceGetName"));
-  return std::string(name);
-}
-
-// As nvidia-smi prints it. CUDA gives the bytes alone; MIG instances have "MIG" in their name.
-Result<std::string> DeviceUuid(const CudaApi& api, CUdevice device) {
-  CUuuid uuid;
-  TORPOR_RETURN_IF_ERROR(api.Translate(api.DeviceGetUuid(&uuid, device), "cuDeviceGetUuid"));
-  TORPOR_ASSIGN_OR_RETURN(const std::string name, DeviceName(api, device));
-  std::string text = name.find(" MIG ") != std::string::npos ? "MIG" : "GPU";
-  for (int i = 0; i < 16; ++i) {
-    char hex[4];
-    std::snprintf(hex, sizeof hex, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
-    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += hex;
-  }
-  return text;
-}
-
 Result<CUdevice> FindDevice(const CudaApi& api, const CudaDriver::Options& options) {
   int count = 0;
   TORPOR_RETURN_IF_ERROR(api.Translate(api.DeviceGetCount(&count), "cuDeviceGetCount"));
@@ -77,7 +53,7 @@ Result<CUdevice> FindDevice(const CudaApi& api, const CudaDriver::Options& optio
     CUdevice device = 0;
     TORPOR_RETURN_IF_ERROR(api.Translate(api.DeviceGet(&device, ordinal), "cuDeviceGet"));
     if (options.uuid.empty() && ordinal == options.ordinal) return device;
-    TORPOR_ASSIGN_OR_RETURN(const std::string uuid, DeviceUuid(api, device));
+    TORPOR_ASSIGN_OR_RETURN(const std::string uuid, CudaDeviceUuid(api, device));
     if (uuid == options.uuid) return device;
     visible += (visible.empty() ? "" : ", ") + uuid;
   }
@@ -91,21 +67,9 @@ Result<CUdevice> FindDevice(const CudaApi& api, const CudaDriver::Options& optio
 
 // -1: the kernel does not say.
 int NumaNode(const CudaApi& api, CUdevice device) {
-  char bus_id[32] = {};
-  if (api.DeviceGetPCIBusId(bus_id, sizeof bus_id, device) != CUDA_SUCCESS) return -1;
-  std::string folder(bus_id);
-  std::transform(folder.begin(), folder.end(), folder.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  std::ifstream file("/sys/bus/pci/devices/" + folder + "/numa_node");
+  std::ifstream file("/sys/bus/pci/devices/" + CudaDevicePciAddress(api, device) + "/numa_node");
   int node = -1;
   return file >> node && node >= 0 ? node : -1;
-}
-
-Result<int> Attribute(const CudaApi& api, CUdevice_attribute attribute, CUdevice device) {
-  int value = 0;
-  TORPOR_RETURN_IF_ERROR(
-      api.Translate(api.DeviceGetAttribute(&value, attribute, device), "cuDeviceGetAttribute"));
-  return value;
 }
 
 }  // namespace
@@ -150,18 +114,19 @@ Status CudaDriver::Describe() {
   for (const CUdevice_attribute needed :
        {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
         CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED}) {
-    TORPOR_ASSIGN_OR_RETURN(const int supported, Attribute(api_, needed, ordinal_));
+    TORPOR_ASSIGN_OR_RETURN(const int supported, CudaDeviceAttribute(api_, needed, ordinal_));
     if (supported == 0) {
       return DriverNotSupported("the device has no virtual memory management with descriptors");
     }
   }
   TORPOR_ASSIGN_OR_RETURN(
       const int rdma,
-      Attribute(api_, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, ordinal_));
+      CudaDeviceAttribute(api_, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+                          ordinal_));
   rdma_capable_ = rdma == 1;
   device_.kind = "cuda";
-  TORPOR_ASSIGN_OR_RETURN(device_.name, DeviceName(api_, ordinal_));
-  TORPOR_ASSIGN_OR_RETURN(device_.uuid, DeviceUuid(api_, ordinal_));
+  TORPOR_ASSIGN_OR_RETURN(device_.name, CudaDeviceName(api_, ordinal_));
+  TORPOR_ASSIGN_OR_RETURN(device_.uuid, CudaDeviceUuid(api_, ordinal_));
   size_t total = 0;
   TORPOR_RETURN_IF_ERROR(api_.Translate(api_.DeviceTotalMem(&total, ordinal_), "cuDeviceTotalMem"));
   device_.total = Bytes(static_cast<int64_t>(total));
