@@ -97,7 +97,9 @@ class Flags {
              command.runtime_dir = std::string(value);
              return Status::Ok();
            });
-    set_.AddDuration("timeout", "give up after so long (default 5m); watch: end after it",
+    set_.AddDuration("timeout",
+                     "give up after so long (default 5m); watch: end after it; doctor: on each "
+                     "question (default 15s)",
                      &command.timeout);
     set_.AddSwitch("json", "print the answer as protobuf JSON", &command.json);
     set_.AddSwitch("help", "print this", &words.help);
@@ -291,6 +293,7 @@ const std::vector<VerbInfo>& Verbs() {
       {"release", Verb::kRelease, {"reservation", "request-id"}},
       {"upgrade", Verb::kUpgrade, {}},
       {"watch", Verb::kWatch, {"worker", "kind", "cursor"}},
+      {"doctor", Verb::kDoctor, {}},
   };
   return verbs;
 }
@@ -334,7 +337,8 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
     return command;
   }
   if (rest.empty()) {
-    return BadCommand("what to do? usage, sleep, wake, reserve, renew, release, upgrade or watch");
+    return BadCommand(
+        "what to do? usage, sleep, wake, reserve, renew, release, upgrade, watch or doctor");
   }
   const std::string name = rest.front();
   rest.erase(rest.begin());
@@ -343,7 +347,7 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
   if (verb == Verbs().end()) {
     return BadCommand(
         "\"" + name +
-        "\" is no command: usage, sleep, wake, reserve, renew, release, upgrade or watch");
+        "\" is no command: usage, sleep, wake, reserve, renew, release, upgrade, watch or doctor");
   }
   command.verb = verb->verb;
   for (const std::string& flag : words.given) {
@@ -366,8 +370,11 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
     if (IsSocketPath(target)) target.insert(0, "unix:");
   }
   TORPOR_RETURN_IF_ERROR(CheckDaemons(command, name, words.reservation));
+  if (command.verb == Verb::kDoctor && !command.targets.empty()) {
+    return BadCommand("doctor looks at this machine: it takes no --target");
+  }
   if (command.timeout == kNoTimeout && command.verb != Verb::kWatch) {
-    command.timeout = std::chrono::minutes(5);
+    command.timeout = command.verb == Verb::kDoctor ? seconds(15) : std::chrono::minutes(5);
   }
   *command.watch.mutable_workers() = words.selector.workers();
   *command.sleep.mutable_selector() = words.selector;
@@ -396,6 +403,7 @@ std::string CommandHelp() {
          "  torporctl release RESERVATION\n"
          "  torporctl upgrade\n"
          "  torporctl watch [WORKER...]\n"
+         "  torporctl doctor                         what is wrong with this machine\n"
          "\n"
          "With several daemons (--target or --device more than once, --all-devices) usage,\n"
          "sleep and wake ask all of them at once and print each answer under its address.\n"

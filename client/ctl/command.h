@@ -20,7 +20,8 @@ enum class Verb {
   kRenew,
   kRelease,
   kUpgrade,
-  kWatch
+  kWatch,
+  kDoctor
 };
 
 // A watch goes on.

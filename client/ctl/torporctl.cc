@@ -13,6 +13,7 @@
 #include "client/ctl/call.h"
 #include "client/ctl/command.h"
 #include "client/ctl/credentials.h"
+#include "client/ctl/doctor/doctor.h"
 #include "client/ctl/print.h"
 #include "client/ctl/several.h"
 #include "client/ctl/stop_signal.h"
@@ -177,6 +178,11 @@ int Run(const Command& command) {
     std::fprintf(stderr, "torporctl: %s\n", tls.ToString().c_str());
     return kBadCommandLine;
   }
+  if (command.verb == Verb::kDoctor) {
+    const std::string device = command.devices.empty() ? "" : command.devices.front();
+    return doctor::Examine({command.runtime_dir, device, command.json, command.timeout}) ? kDone
+                                                                                         : kFailed;
+  }
   const Result<std::vector<std::string>> targets = FindTargets(command);
   if (!targets.ok()) {
     std::fprintf(stderr, "torporctl: %s\n", targets.status().ToString().c_str());
@@ -242,6 +248,7 @@ int Run(const Command& command) {
     case Verb::kHelp:
     case Verb::kVersion:
     case Verb::kWatch:
+    case Verb::kDoctor:
       break;
   }
   return kFailed;
