@@ -216,6 +216,8 @@ void WorkerServer::LogRefusal(const Status& why) {
 void WorkerServer::Greet(UniqueFd socket) {
   Greeting greeting{wire::Hello(), 0};
   greeting.hello = ReceiveHello(socket.get(), greeting.id);
+  // Who hangs up without a word has looked whether a daemon is there.
+  if (greeting.hello.status().reason() == "CONNECTION_CLOSED") return;
   const auto peer = net::GetPeerCredentials(socket.get());
   if (!peer.ok()) greeting.hello = peer.status();
   const net::PeerCredentials credentials = peer.ok() ? *peer : net::PeerCredentials();
