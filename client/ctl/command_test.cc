@@ -27,6 +27,17 @@ TEST(CommandTest, Usage) {
   EXPECT_EQ(command->timeout, seconds(3));
 }
 
+TEST(CommandTest, Doctor) {
+  const auto command = ParseCommand({"doctor", "--json", "--device=GPU-1", "--runtime-dir=/r"});
+  ASSERT_THAT(command, IsOk());
+  EXPECT_EQ(command->verb, Verb::kDoctor);
+  EXPECT_EQ(command->timeout, seconds(15));
+  EXPECT_EQ(ParseCommand({"doctor", "--timeout=2s"})->timeout, seconds(2));
+  for (const char* flag : {"--target=/a", "--all-devices", "--level=1"}) {
+    EXPECT_THAT(ParseCommand({"doctor", flag}), HasReason("BAD_COMMAND")) << flag;
+  }
+}
+
 TEST(CommandTest, APathIsASocket) {
   EXPECT_THAT(ParseCommand({"usage", "--target=/tmp/x.sock"})->targets,
               ElementsAre("unix:/tmp/x.sock"));

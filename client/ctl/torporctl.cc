@@ -174,14 +174,14 @@ int Run(const Command& command) {
     std::printf("torporctl %s\n", Version());
     return kDone;
   }
-  if (const Status tls = UseTls(command.tls); !tls.ok()) {
-    std::fprintf(stderr, "torporctl: %s\n", tls.ToString().c_str());
-    return kBadCommandLine;
-  }
   if (command.verb == Verb::kDoctor) {
     const std::string device = command.devices.empty() ? "" : command.devices.front();
     return doctor::Examine({command.runtime_dir, device, command.json, command.timeout}) ? kDone
                                                                                          : kFailed;
+  }
+  if (const Status tls = UseTls(command.tls); !tls.ok()) {
+    std::fprintf(stderr, "torporctl: %s\n", tls.ToString().c_str());
+    return kBadCommandLine;
   }
   const Result<std::vector<std::string>> targets = FindTargets(command);
   if (!targets.ok()) {

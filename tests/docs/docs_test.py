@@ -19,8 +19,11 @@ PROGRAMS = {}
 NO_REASONS = {
     "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "PERMISSION_DENIED",
     "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "DATA_LOSS", "POLICY_DISCARD",
+    "SCM_RIGHTS",
 }
-ENVIRONMENT = re.compile(r"(NOTIFY|TMS|TORPOR|WATCHDOG|XDG)_[A-Z_]+")
+ENVIRONMENT = re.compile(
+    r"(CUDA_MPS|CUDA_VISIBLE|KUBERNETES|LD|NOTIFY|NVIDIA|TMS|TORPOR|WATCHDOG|XDG)_[A-Z_]+"
+)
 # Reasons with a section for all of them.
 FAMILIES = {"CUDA_ERROR_": "CUDA_ERROR_*", "ERRNO_": "ERRNO_*"}
 
@@ -214,6 +217,31 @@ class Interface(unittest.TestCase):
             ):
                 with self.subTest(path=path, code=code):
                     self.assertIn(words, known)
+
+
+class Doctor(unittest.TestCase):
+    def test_each_check_has_a_row_in_its_group(self):
+        catalog = re.findall(r'\{"([^"]+)", "([a-z-]+)",', read("client/ctl/doctor/catalog.cc"))
+        self.assertGreater(len(catalog), 30)
+        documented = [
+            (group, name)
+            for group, text in sections("docs/doctor.md").items()
+            for name in re.findall(r"(?m)^\| `([a-z-]+)` \|", text.split("\n## ")[0])
+        ]
+        self.assertEqual(catalog, documented)
+
+    def test_each_check_is_made(self):
+        made = set()
+        for path in (ROOT / "client/ctl/doctor").glob("check_*.cc"):
+            made |= set(re.findall(r'"([a-z-]+)"', path.read_text(encoding="utf-8")))
+        names = re.findall(r'\{"[^"]+", "([a-z-]+)",', read("client/ctl/doctor/catalog.cc"))
+        self.assertEqual(set(names) - made, set())
+
+    def test_fields_of_json(self):
+        text = part("docs/doctor.md", "JSON")
+        printed = re.findall(r'\\"(\w+)\\": ', read("client/ctl/doctor/report.cc"))
+        self.assertEqual(set(printed), set(re.findall(r"`([a-z]+)`", "".join(
+            re.findall(r"(?m)^\| (`[^|]+) \|", text)))))
 
 
 class Documents(unittest.TestCase):

@@ -12,6 +12,7 @@
 #   compat    torch_memory_saver's interface, with its users' scenarios
 #   contract  the driver's contract suite on CudaDriver
 #   demo      deploy/demo.sh, on a small checkpoint and on one of 1 GiB
+#   doctor    torporctl doctor, before there is a daemon and with one
 #   examples  docs/examples/python with models of PyTorch
 #   faults    workers that are killed, awake and asleep
 #   multi     sleeps and wakes on all GPUs of the host at once, a daemon for
@@ -48,7 +49,7 @@ tensor_parallel=()
 wheels=
 operate=()
 
-usage() { sed -n '2,37s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,38s/^# \{0,1\}//p' "$0"; }
 
 while [ $# -gt 0 ]; do
   case $1 in
@@ -61,8 +62,8 @@ while [ $# -gt 0 ]; do
     --prometheus=*) operate+=("$1") ;;
     --wheels=*) wheels=${1#--wheels=} ;;
     -h | --help) usage; exit 0 ;;
-    bench | compat | contract | demo | examples | faults | multi | operate | package | pytorch | \
-      restart | tensor_parallel | vllm)
+    bench | compat | contract | demo | doctor | examples | faults | multi | operate | package | \
+      pytorch | restart | tensor_parallel | vllm)
       sections+=("$1")
       ;;
     *) usage >&2; exit 2 ;;
@@ -70,7 +71,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 if [ ${#sections[@]} -eq 0 ]; then
-  sections=(bench compat contract demo examples faults operate package pytorch restart vllm)
+  sections=(bench compat contract demo doctor examples faults operate package pytorch restart vllm)
   if [ "$(nvidia-smi -L 2> /dev/null | grep -c '^GPU ')" -gt 1 ]; then
     sections+=(multi tensor_parallel)
   fi
@@ -125,6 +126,7 @@ for section in "${sections[@]}"; do
     bench) command=("$here/bench.sh" --out "$out" "${bench[@]}") ;;
     contract | demo) command=("$here/$section.sh") ;;
     compat) command=("$python" "$here/compat_tms.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
+    doctor) command=("$python" "$here/doctor.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     examples) command=("$python" "$here/examples.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     faults) command=("$python" "$here/faults.py" --bundle "$TORPOR_BUNDLE" --out "$out") ;;
     multi)

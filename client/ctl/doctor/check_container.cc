@@ -39,9 +39,10 @@ Finding ProcessView(const Node& node) {
   }
   const std::string first = node.Line("/proc/1/comm").value_or("");
   const bool own = InContainer(node) && first != "systemd" && first != "init";
-  return Fine(kName, own ? "processes of this container, it seems (pid 1 is " + first +
-                               "): a worker's pid is seen by a daemon in the same one"
-                         : "all processes");
+  return Fine(kName,
+              own ? "processes of this container, it seems: a daemon sees the pids of workers "
+                    "in the same one"
+                  : "all processes");
 }
 
 Finding SystemCalls(const Node& node, const std::map<std::string, int>& calls) {

@@ -90,7 +90,7 @@ Finding Environment(const Node& node, const std::string& pid) {
   for (const std::string& entry : SplitAt(*text, '\0')) {
     const std::string name = entry.substr(0, entry.find('='));
     const auto begins = [&](const char* prefix) { return name.rfind(prefix, 0) == 0; };
-    if (begins("CUDA_MPS_") || begins("CUDA_INJECTION") || name == "LD_PRELOAD" ||
+    if (begins("CUDA_MPS_") || begins("CUDA_INJECTION64_") || name == "LD_PRELOAD" ||
         entry == "CUDA_LAUNCH_BLOCKING=1") {
       bad.push_back(name);
     } else if (begins("CUDA_") || name == "NVIDIA_VISIBLE_DEVICES") {

@@ -190,8 +190,8 @@ Finding LockedMemory(const Node& node) {
   constexpr char kName[] = "locked-memory";
   const auto limit = LimitOf(node, "self", "Max locked memory");
   if (!limit.has_value()) return Fine(kName, "not known");
-  const auto text = [](int64_t bytes) { return bytes < 0 ? "no limit" : Size(bytes); };
-  return Fine(kName, std::string(text(limit->soft)) + ", at most " + text(limit->hard))
+  const auto text = [](int64_t bytes) { return bytes < 0 ? std::string("none") : Size(bytes); };
+  return Fine(kName, "soft limit " + text(limit->soft) + ", hard limit " + text(limit->hard))
       .With("soft_bytes", limit->soft)
       .With("hard_bytes", limit->hard);
 }

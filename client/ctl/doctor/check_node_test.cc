@@ -151,7 +151,7 @@ TEST_F(CheckMemoryTest, Swap) {
 TEST_F(CheckMemoryTest, LockedMemory) {
   Write("/proc/self/limits",
         "Max locked memory         65536                unlimited            bytes\n");
-  EXPECT_EQ(Check("locked-memory").found, "64.00 KiB, at most no limit");
+  EXPECT_EQ(Check("locked-memory").found, "soft limit 64.00 KiB, hard limit none");
   EXPECT_EQ(Check("locked-memory").numbers.at("hard_bytes"), -1);
 }
 
