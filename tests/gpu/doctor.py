@@ -47,13 +47,15 @@ def main():
         if not held:
             failed.append(what)
 
-    def look(runtime_dir, names):
+    def look(runtime_dir, gpu_checks, daemon_checks=()):
         begin = time.monotonic()
         report = json.loads(doctor(programs.torporctl, runtime_dir, "--json").stdout)
         print(f"{len(report['checks'])} findings in {time.monotonic() - begin:.2f} s")
-        for name in names:
+        for name in gpu_checks + tuple(daemon_checks):
             found = [check for check in report["checks"] if check["name"] == name]
-            expect(found and all(check["verdict"] == "OK" for check in found),
+            # Limits are the machine's, and may well be low.
+            good = ("OK",) if name in gpu_checks else ("OK", "WARNING")
+            expect(found and all(check["verdict"] in good for check in found),
                    f"{name}: " + "; ".join(f"{c['verdict']}, {c['found']}" for c in found))
         return report
 
@@ -62,7 +64,7 @@ def main():
     with torpor_daemon.Daemon(programs, "--driver=cuda", "--host_pool=1GiB", keeper=True) as daemon:
         time.sleep(2)  # until the pool is pinned
         used = query("memory.used")
-        report = look(daemon.runtime_dir, GPU_CHECKS + DAEMON_CHECKS)
+        report = look(daemon.runtime_dir, GPU_CHECKS, DAEMON_CHECKS)
         expect(query("memory.used") == used, f"device memory in use stays {used} MiB")
         features = [c for c in report["checks"] if c["name"] == "gpu-features"]
         expect(features and features[0]["subject"] == query("uuid"), "devices have their UUID")
