@@ -49,7 +49,7 @@ tensor_parallel=()
 wheels=
 operate=()
 
-usage() { sed -n '2,38s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,39s/^# \{0,1\}//p' "$0"; }
 
 while [ $# -gt 0 ]; do
   case $1 in
