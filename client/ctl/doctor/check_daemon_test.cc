@@ -41,8 +41,7 @@ class CheckDaemonTest : public NodeTest {
     Write("/proc/812/status", "Cpus_allowed_list:\t0-47\nMems_allowed_list:\t0-1\n");
   }
   Finding Check(const std::string& name) {
-    const Finding finding =
-        Find(CheckDaemon(TheNode(), daemon_, gpus_, "0.1.0", seconds(5)), name, kGpu);
+    Finding finding = Find(CheckDaemon(TheNode(), daemon_, gpus_, "0.1.0", seconds(5)), name, kGpu);
     EXPECT_EQ(finding.check, name);
     return finding;
   }
@@ -225,7 +224,8 @@ class SurveyTest : public NodeTest {
     UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    std::strcpy(address.sun_path, (root_.path() + path).c_str());
+    const std::string full = root_.path() + path;
+    std::memcpy(address.sun_path, full.data(), full.size());
     EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
     EXPECT_EQ(::listen(socket.get(), 1), 0);
     return socket;

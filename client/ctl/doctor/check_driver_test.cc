@@ -24,7 +24,7 @@ class CheckDriverTest : public NodeTest {
     gpus_.nvml.gpus = {{kGpu, 0, 0, 150'000, 600}};
   }
   Finding Check(const std::string& name) {
-    const Finding finding = Find(CheckDriver(TheNode(), gpus_), name);
+    Finding finding = Find(CheckDriver(TheNode(), gpus_), name);
     EXPECT_EQ(finding.check, name);
     return finding;
   }

@@ -40,7 +40,7 @@ class CheckMemoryTest : public NodeTest {
     daemon.usage->mutable_host_pool()->set_pinned_bytes(pinned.value());
   }
   Finding Check(const std::string& name) {
-    const Finding finding = Find(CheckMemory(TheNode(), gpus_, daemons_), name);
+    Finding finding = Find(CheckMemory(TheNode(), gpus_, daemons_), name);
     EXPECT_EQ(finding.check, name);
     return finding;
   }

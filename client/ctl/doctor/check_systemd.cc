@@ -33,14 +33,14 @@ Findings CheckSystemd(const Node& node, const Answer& units) {
     if (words.size() < 4) continue;
     const std::string& unit = words[0];
     const bool daemon = unit.rfind("torpor@", 0) == 0;
+    std::string remedy = "Its log says why.\n$ journalctl --unit '";
+    remedy.append(unit).append("' --lines 50");
     if (words[2] == "failed") {
-      findings.push_back(Problem(kName, unit + " has failed",
-                                 "Its log says why.\n$ journalctl --unit '" + unit +
-                                     "' --lines 50\n$ systemctl restart '" + unit + "'"));
+      remedy.append("\n$ systemctl restart '").append(unit).append("'");
+      findings.push_back(Problem(kName, unit + " has failed", remedy));
     } else if (words[2] == "activating" && daemon) {
       findings.push_back(
-          Warning(kName, unit + " is activating: no daemon has come up yet",
-                  "Its log says why.\n$ journalctl --unit '" + unit + "' --lines 50"));
+          Warning(kName, unit + " is activating: no daemon has come up yet", remedy));
     } else if (words[2] == "active" && daemon) {
       ++active;
     }

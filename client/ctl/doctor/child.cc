@@ -65,6 +65,7 @@ Child Child::StartProgram(const std::vector<std::string>& command) {
   return Fork([&](int output) {
     ::dup2(output, STDOUT_FILENO);
     std::vector<char*> arguments;
+    arguments.reserve(command.size() + 1);
     for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
     ::execvp(arguments[0], arguments.data());

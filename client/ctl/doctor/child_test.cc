@@ -15,7 +15,7 @@ constexpr Duration kPatience = seconds(60);
 
 TEST(ChildTest, Answers) {
   const std::string large(300'000, 'x');  // more than a pipe holds
-  Child child = Child::Start([&] { return large; });
+  Child child = Child::Start([&large] { return std::string(large); });
   const Answer answer = child.Await(In(kPatience));
   EXPECT_EQ(answer.end, Answer::End::kAnswered);
   EXPECT_EQ(answer.status, 0);

@@ -142,10 +142,12 @@ std::vector<DaemonSurvey> SurveyDaemons(const Node& node, const std::string& run
     if (!device.empty() && name != device) continue;
     DaemonSurvey daemon;
     daemon.device = name;
-    daemon.folder = runtime_dir + "/" + name;
+    daemon.folder = runtime_dir;
+    daemon.folder.append("/").append(name);
     if (IsDaemons(node, daemon.folder)) daemons.push_back(std::move(daemon));
   }
   std::vector<std::thread> threads;
+  threads.reserve(daemons.size());
   for (DaemonSurvey& daemon : daemons) {
     threads.emplace_back([&node, &daemon, limit] { Look(node, daemon, limit); });
   }

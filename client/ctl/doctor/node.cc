@@ -12,8 +12,6 @@
 #include <sstream>
 #include <system_error>
 
-extern char** environ;
-
 namespace torpor::ctl::doctor {
 namespace {
 

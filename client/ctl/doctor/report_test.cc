@@ -11,7 +11,6 @@ namespace torpor::ctl::doctor {
 namespace {
 
 using testing::HasSubstr;
-using testing::Not;
 
 Finding Of(Finding finding, std::string subject) {
   finding.subject = std::move(subject);
@@ -58,6 +57,7 @@ TEST(ReportTest, TextFitsEightyColumns) {
 }
 
 TEST(ReportTest, EachCheckIsOfOneGroupAndToldOnce) {
+  constexpr size_t kGroups = 9;  // an empty line and a heading for each
   Findings findings;
   for (const Check& check : Catalog()) findings.push_back(Fine(check.name, "fine"));
   const std::string text = PrintText(findings, "1.2.3");
@@ -66,7 +66,7 @@ TEST(ReportTest, EachCheckIsOfOneGroupAndToldOnce) {
     EXPECT_THAT(check.why, testing::EndsWith("."));
   }
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'),
-            static_cast<long>(1 + Catalog().size() + 2 * 9));
+            static_cast<long>(1 + Catalog().size() + 2 * kGroups));
 }
 
 TEST(ReportTest, Json) {
