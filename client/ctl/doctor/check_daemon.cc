@@ -24,8 +24,9 @@ std::vector<std::string> KeeperPids(const Node& node) {
 }
 
 Finding Forbidden(const Node& node, const DaemonSurvey& daemon) {
-  const SocketState& socket =
-      daemon.control.state == State::kForbidden ? daemon.control : daemon.worker;
+  const bool control = daemon.control.state == State::kForbidden;
+  const bool both = control && daemon.worker.state == State::kForbidden;
+  const SocketState& socket = control ? daemon.control : daemon.worker;
   const std::string user = UserName(node.user().uid);
   const std::string group = GroupName(socket.gid);
   if (!socket.error.empty()) {
@@ -33,23 +34,29 @@ Finding Forbidden(const Node& node, const DaemonSurvey& daemon) {
                    "Let others in, not to write.\n$ chmod 0755 " + daemon.folder);
   }
   std::string remedy =
-      "The daemon's sockets are for its user alone: start it with "
-      "--socket_mode=0660, in a group of those who may use it.";
+      "It is for the daemon's user alone: start the daemon with --socket_mode=0660 and "
+      "--socket_group (--worker_socket_mode, --worker_socket_group) for those who may use it.";
   if ((socket.mode & 0060) == 0060) {
     remedy = socket.gid == 0
-                 ? "The group is root's. Run the daemon as a user and group of its own, as the "
-                   "package does, and join that group; or call torporctl as root.\n"
+                 ? "The group is root's. Start the daemon with --socket_group, or as a user of its "
+                   "own, as the package does, and join that group; or be root.\n"
                    "$ sudo torporctl doctor"
                  : "Join the group, and log in again. In Kubernetes: supplementalGroups.\n"
                    "$ adduser " +
                        user + " " + group;
   }
-  return Problem("daemon-socket",
-                 user + " may not connect: mode " + ModeText(socket.mode) + ", " +
-                     UserName(socket.uid) + ":" + group,
-                 remedy)
-      .With("mode", socket.mode)
-      .With("gid", socket.gid);
+  const std::string why =
+      ": mode " + ModeText(socket.mode) + ", " + UserName(socket.uid) + ":" + group;
+  Finding finding = Problem("daemon-socket", user + " may not connect" + why, remedy);
+  // Each socket may have users of its own.
+  if (!both && control) {
+    finding = Warning("daemon-socket", user + " may have sessions, but not operate it" + why,
+                      "If that is not as it is meant: " + remedy);
+  } else if (!both) {
+    finding = Warning("daemon-socket", user + " may operate it, but not have sessions" + why,
+                      "If workers are to run as this user: " + remedy);
+  }
+  return std::move(finding).With("mode", socket.mode).With("gid", socket.gid);
 }
 
 Finding Stale(const Node& node, const DaemonSurvey& daemon) {
@@ -123,10 +130,15 @@ Finding Answering(const DaemonSurvey& daemon, Duration limit) {
                    "and it starts the next; workers come back.\n$ kill -KILL " +
                        std::to_string(daemon.pid > 0 ? daemon.pid : daemon.lock_pid));
   }
+  const std::string error = daemon.usage_error.substr(0, daemon.usage_error.find('\n'));
+  if (error.rfind("PERMISSION_DENIED", 0) == 0) {
+    return Warning(kName, "refused: " + error,
+                   "Be a user with a role, or give this one a role in the file of --access: READER "
+                   "sees everything and changes nothing (docs/security.md).");
+  }
   if (!daemon.usage.has_value()) {
-    return Problem(
-        kName, "answered Usage with " + daemon.usage_error.substr(0, daemon.usage_error.find('\n')),
-        "docs/errors.md has each reason. One that is starting serves in a moment.");
+    return Problem(kName, "answered Usage with " + error,
+                   "docs/errors.md has each reason. One that is starting serves in a moment.");
   }
   const v1::DeviceUsage& device = daemon.usage->device();
   const auto micros =

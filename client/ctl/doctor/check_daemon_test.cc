@@ -83,7 +83,7 @@ TEST_F(CheckDaemonTest, StaleSockets) {
 
 TEST_F(CheckDaemonTest, SocketsOfAGroup) {
   user_ = {12345, 12345, {}};
-  daemon_.control = {State::kForbidden, "", 64200, 64200, 0660};
+  daemon_.control = daemon_.worker = {State::kForbidden, "", 64200, 64200, 0660};
   EXPECT_EQ(Check("daemon-socket").verdict, Verdict::kProblem);
   EXPECT_EQ(Check("daemon-socket").found, "12345 may not connect: mode 0660, 64200:64200");
   EXPECT_THAT(Check("daemon-socket").remedy, HasSubstr("$ adduser 12345 64200"));
@@ -94,6 +94,27 @@ TEST_F(CheckDaemonTest, SocketsOfAGroup) {
   EXPECT_THAT(Check("daemon-socket").remedy, HasSubstr("The group is root's"));
   daemon_.control.error = "Permission denied";
   EXPECT_THAT(Check("daemon-socket").remedy, HasSubstr("$ chmod 0755 /run/torpor/"));
+}
+
+TEST_F(CheckDaemonTest, SocketsWithUsersOfTheirOwn) {
+  user_ = {12345, 12345, {}};
+  daemon_.worker = {State::kForbidden, "", 64200, 64201, 0660};
+  EXPECT_EQ(Check("daemon-socket").verdict, Verdict::kWarning);
+  EXPECT_THAT(Check("daemon-socket").found, HasSubstr("may operate it, but not have sessions"));
+  EXPECT_THAT(Check("daemon-socket").remedy, HasSubstr("$ adduser 12345 64201"));
+  EXPECT_EQ(Check("daemon-usage").verdict, Verdict::kOk);
+  daemon_.control = daemon_.worker;
+  daemon_.worker.state = State::kListens;
+  EXPECT_EQ(Check("daemon-socket").verdict, Verdict::kWarning);
+  EXPECT_THAT(Check("daemon-socket").found, HasSubstr("may have sessions, but not operate it"));
+}
+
+TEST_F(CheckDaemonTest, AUserWithoutARole) {
+  daemon_.usage.reset();
+  daemon_.usage_error = "PERMISSION_DENIED ACCESS_DENIED: needs READER\n  action: Usage\n";
+  EXPECT_EQ(Check("daemon-usage").verdict, Verdict::kWarning);
+  EXPECT_EQ(Check("daemon-usage").found, "refused: PERMISSION_DENIED ACCESS_DENIED: needs READER");
+  EXPECT_THAT(Check("daemon-usage").remedy, HasSubstr("READER"));
 }
 
 TEST_F(CheckDaemonTest, SocketsThatAreNotThere) {
