@@ -34,7 +34,7 @@ std::vector<std::string> Sockets(const std::string& runtime_dir) {
 std::vector<std::string> Live(const std::vector<std::string>& paths) {
   std::vector<std::string> live;
   for (const std::string& path : paths) {
-    if (net::ConnectUnix(path).ok()) live.push_back(path);
+    if (net::IsSocketInUse(path)) live.push_back(path);
   }
   return live;
 }

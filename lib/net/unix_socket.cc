@@ -80,6 +80,17 @@ Result<UniqueFd> ConnectUnix(const std::string& path, std::optional<Duration> ti
   return ErrnoStatus(errno, "connect to " + path);
 }
 
+bool IsSocketInUse(const std::string& path) {
+  const Result<sockaddr_un> address = Address(path);
+  if (!address.ok()) return false;
+  // Listeners are of other types: the kernel finds one, or none, and connects nothing.
+  const UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return true;
+  const auto* name = reinterpret_cast<const sockaddr*>(&*address);
+  return ::connect(fd.get(), name, sizeof *address) == 0 ||
+         (errno != ENOENT && errno != ENOTDIR && errno != ECONNREFUSED);
+}
+
 Result<UniqueFd> AcceptUnix(int listener) {
   for (;;) {
     UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));

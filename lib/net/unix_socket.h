@@ -34,6 +34,11 @@ Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode,
 Result<UniqueFd> ConnectUnix(const std::string& path,
                              std::optional<Duration> timeout = std::nullopt);
 
+// Whether some process has the socket at `path` open, of whatever type. Nobody at the other end
+// notices. A socket file that a dead process has left behind is false, one that this process may
+// not use is true.
+bool IsSocketInUse(const std::string& path);
+
 // Blocks; UNAVAILABLE LISTENER_CLOSED after shutdown() of the listener.
 Result<UniqueFd> AcceptUnix(int listener);
 

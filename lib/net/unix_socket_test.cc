@@ -1,5 +1,6 @@
 #include "lib/net/unix_socket.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -94,6 +95,21 @@ TEST_F(UnixSocketTest, SendingGivesUpOnAPeerThatDoesNotRead) {
     status = SendFrame(client->get(), 1, 1, std::string(50000, 'x'));
   }
   EXPECT_THAT(status, HasCode(Code::kDeadlineExceeded));
+}
+
+TEST_F(UnixSocketTest, TellsWhetherASocketIsInUse) {
+  EXPECT_FALSE(IsSocketInUse(path_));
+  EXPECT_FALSE(IsSocketInUse(path_ + "/below"));
+  EXPECT_FALSE(IsSocketInUse(std::string(200, 'x')));
+  auto listener = ListenUnix(path_, 0600);
+  ASSERT_THAT(listener, IsOk());
+  EXPECT_TRUE(IsSocketInUse(path_));
+  EXPECT_FALSE(IsSocketInUse(dir_));
+  // Nobody has come.
+  ASSERT_EQ(::fcntl(listener->get(), F_SETFL, O_NONBLOCK), 0);
+  EXPECT_FALSE(AcceptUnix(listener->get()).ok());
+  listener->Reset();
+  EXPECT_FALSE(IsSocketInUse(path_));
 }
 
 }  // namespace
