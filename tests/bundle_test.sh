@@ -16,6 +16,7 @@ root=$(echo "$folder"/*)
 for file in LICENSE include/torpor.h include/torpor.hpp lib/libtorpor.so bin/torpord \
   bin/torporctl bin/torpor-keeper bin/demo_worker bin/bench_sleep lib/libpeer_cumem.so bin/driver_contract_gpu \
   bin/cuda_driver_gpu libexec/torpor-devices libexec/torpor-node \
+  share/bash-completion/completions/torporctl \
   python/torpor-*-py3-none-manylinux_2_36_x86_64.whl; do
   compgen -G "$root/$file" > /dev/null || bad "no $file"
 done

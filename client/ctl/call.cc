@@ -8,6 +8,7 @@
 
 #include "client/ctl/credentials.h"
 #include "client/ctl/print.h"
+#include "google/rpc/error_details.pb.h"
 #include "lib/base/units.h"
 
 namespace torpor::ctl {
@@ -31,7 +32,7 @@ void KeepSelected(const v1::Selector& selector, v1::UsageResponse& usage) {
 
 }  // namespace
 
-std::unique_ptr<v1::MemoryService::Stub> Connect(const std::string& target) {
+std::shared_ptr<grpc::Channel> OpenChannel(const std::string& target) {
   grpc::ChannelArguments arguments;
   // For a daemon that is about to be there again.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
@@ -41,7 +42,11 @@ std::unique_ptr<v1::MemoryService::Stub> Connect(const std::string& target) {
   // Usage of a daemon with many workers and reservations.
   arguments.SetMaxReceiveMessageSize(static_cast<int>(MiB(64).value()));
   const auto credentials = CredentialsFor(target, arguments);
-  return v1::MemoryService::NewStub(grpc::CreateCustomChannel(target, credentials, arguments));
+  return grpc::CreateCustomChannel(target, credentials, arguments);
+}
+
+std::unique_ptr<v1::MemoryService::Stub> Connect(const std::string& target) {
+  return v1::MemoryService::NewStub(OpenChannel(target));
 }
 
 void SetTimeout(grpc::ClientContext& context, Duration timeout) {
@@ -57,6 +62,23 @@ google::rpc::Status ToRpcStatus(const grpc::Status& status) {
     rpc.set_message(status.error_message());
   }
   return rpc;
+}
+
+google::rpc::Status ToRpcStatus(const Status& status) {
+  google::rpc::Status rpc;
+  rpc.set_code(static_cast<int32_t>(status.code()));
+  rpc.set_message(status.message());
+  if (status.ok()) return rpc;
+  google::rpc::ErrorInfo info;
+  info.set_domain("torpor");
+  info.set_reason(status.reason());
+  for (const auto& [key, value] : status.details()) (*info.mutable_metadata())[key] = value;
+  rpc.add_details()->PackFrom(info);
+  return rpc;
+}
+
+void PrintFailure(const google::rpc::Status& status, bool json) {
+  std::fputs((json ? PrintJson(status) : "torporctl: " + PrintError(status)).c_str(), stderr);
 }
 
 void TellWhatBecameOf(v1::MemoryService::Stub& stub, const v1::Selector& selector) {

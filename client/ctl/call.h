@@ -8,6 +8,7 @@
 
 #include "google/rpc/status.pb.h"
 #include "lib/base/clock.h"
+#include "lib/base/status.h"
 #include "torpor/v1/memory_service.grpc.pb.h"
 
 namespace torpor::ctl {
@@ -15,17 +16,23 @@ namespace torpor::ctl {
 // Documented in the help.
 enum ExitStatus { kDone = 0, kFailed = 1, kBadCommandLine = 2, kPartlyDone = 3 };
 
-// Of the daemon with gRPC's name `target`; connects with the first call.
+// To the daemon with gRPC's name `target`; connects with the first call.
+std::shared_ptr<grpc::Channel> OpenChannel(const std::string& target);
 std::unique_ptr<v1::MemoryService::Stub> Connect(const std::string& target);
 
 void SetTimeout(grpc::ClientContext& context, Duration timeout);
 
 // What the daemon sent as the error's details, or else what gRPC says.
 google::rpc::Status ToRpcStatus(const grpc::Status& status);
+google::rpc::Status ToRpcStatus(const Status& status);
+
+// Prints it on standard error: for people, or as JSON.
+void PrintFailure(const google::rpc::Status& status, bool json);
 
 // Prints the selected workers on standard error, once nothing moves them.
 void TellWhatBecameOf(v1::MemoryService::Stub& stub, const v1::Selector& selector);
 
+inline bool SomeFailed(const v1::UsageResponse&) { return false; }
 template <typename Response>
 bool SomeFailed(const Response& response) {
   for (const v1::WorkerResult& result : response.workers()) {

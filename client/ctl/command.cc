@@ -72,34 +72,36 @@ struct Words {
   std::set<std::string> given;
 };
 
+FlagSet::Setter AppendTo(std::vector<std::string>& list) {
+  return [&list](std::string_view value) {
+    TORPOR_ASSIGN_OR_RETURN(const std::vector<std::string> items, Split(value));
+    list.insert(list.end(), items.begin(), items.end());
+    return Status::Ok();
+  };
+}
+
 class Flags {
  public:
   explicit Flags(Words& words) : words_(words) {
     Command& command = words.command;
-    Common("target", "ADDRESS",
-           "the daemon's socket path or address (default: found); usage, sleep, wake: repeatable",
-           [&](std::string_view value) {
-             command.targets.emplace_back(value);
-             return Status::Ok();
-           });
-    Common("device", "UUID",
-           "the daemon of this device (default: the only one); usage, sleep, wake: repeatable",
-           [&](std::string_view value) {
-             command.devices.emplace_back(value);
-             return Status::Ok();
-           });
-    SpecialSwitch("all-devices", "usage, sleep, wake: every daemon that listens there",
+    Common("target", "ADDRESS,...",
+           "the daemon's socket path or address (default: found); several: as --all-devices",
+           AppendTo(command.targets));
+    Common("device", "UUID,...",
+           "the daemon of this device (default: the only one); several: as --all-devices",
+           AppendTo(command.devices));
+    SpecialSwitch("all-devices", "usage, sleep, wake, watch, health, top: every daemon there",
                   [&] { command.all_devices = true; });
     Common("runtime-dir", "DIR",
-           "where to look (default $TORPOR_RUNTIME_DIR, else /run/torpor for root, else "
-           "$XDG_RUNTIME_DIR/torpor)",
+           "where to look (default $TORPOR_RUNTIME_DIR, else /run/torpor, for others than root "
+           "after $XDG_RUNTIME_DIR/torpor)",
            [&](std::string_view value) {
              command.runtime_dir = std::string(value);
              return Status::Ok();
            });
     set_.AddDuration("timeout",
-                     "give up after so long (default 5m); watch: end after it; doctor: on each "
-                     "question (default 15s)",
+                     "give up after so long (default 5m; usage, health: 10s); watch, top: end after "
+                     "it; doctor: on each question (default 15s)",
                      &command.timeout);
     set_.AddSwitch("json", "print the answer as protobuf JSON", &command.json);
     set_.AddSwitch("help", "print this", &words.help);
@@ -109,9 +111,12 @@ class Flags {
     AddSleep();
     AddReserve();
     AddWatch();
+    AddViews();
   }
 
   const FlagSet& set() const { return set_; }
+  // Whether only some verbs take it.
+  bool IsSpecial(const std::string& flag) const { return special_.count(flag) > 0; }
 
  private:
   void Common(const std::string& name, const char* value, const char* help,
@@ -121,6 +126,7 @@ class Flags {
   // A flag that only some verbs take.
   void Special(const std::string& name, const char* value, const char* help,
                FlagSet::Setter setter) {
+    special_.insert(name);
     set_.Add(name, value, help, [this, name, setter = std::move(setter)](std::string_view given) {
       words_.given.insert(name);
       return setter(given);
@@ -160,7 +166,7 @@ class Flags {
             Append(words_.selector.mutable_workers()));
     Special("tag", "TAG,...", "sleep, wake: only these tags; repeatable",
             Append(words_.selector.mutable_tags()));
-    SpecialSwitch("all", "sleep, wake: every worker and tag",
+    SpecialSwitch("all", "sleep, wake: every worker and tag; elsewhere: as --all-devices",
                   [this] { words_.selector.set_all(true); });
   }
 
@@ -194,7 +200,7 @@ class Flags {
     Special("order", "TAG,...", "wake: tags whose bytes come first; repeatable",
             Append(words_.command.wake.mutable_order()));
     Special("request-id", "ID",
-            "all but usage and watch: repeated with the same id, a call gets the same answer",
+            "calls that change something: repeated with the same id, one gets the same answer",
             [this](std::string_view value) {
               words_.request_id = std::string(value);
               return Status::Ok();
@@ -266,7 +272,26 @@ class Flags {
             });
   }
 
+  void AddViews() {
+    Command& command = words_.command;
+    Special("service", "NAME",
+            "health: of torpor.alive or torpor.keeper instead of the daemon as a whole",
+            [&](std::string_view value) {
+              command.service = std::string(value);
+              return Status::Ok();
+            });
+    Special("interval", "TIME", "top: ask again after so long if nothing happens (default 1s)",
+            [&](std::string_view value) -> Status {
+              TORPOR_ASSIGN_OR_RETURN(command.interval, ParseDuration(value));
+              if (command.interval >= milliseconds(100)) return Status::Ok();
+              return BadCommand("wants 100ms or more");
+            });
+    SpecialSwitch("once", "top: print one frame as plain text, and end",
+                  [&] { command.once = true; });
+  }
+
   Words& words_;
+  std::set<std::string> special_;
   FlagSet set_;
 };
 
@@ -274,28 +299,60 @@ struct VerbInfo {
   const char* name;
   Verb verb;
   std::vector<std::string> flags;
+  const char* about = "";
+  Arguments arguments = Arguments::kNone;
 };
 
 const std::vector<VerbInfo>& Verbs() {
   static const auto& verbs = *new std::vector<VerbInfo>{
-      {"usage", Verb::kUsage, {"all-devices"}},
+      {"usage", Verb::kUsage, {"all-devices", "all"}, "what memory is used for"},
       {"sleep",
        Verb::kSleep,
        {"all-devices", "worker", "tag", "all", "level", "policy", "force", "priority",
-        "request-id"}},
+        "request-id"},
+       "take device memory away from workers",
+       Arguments::kWorkers},
       {"wake",
        Verb::kWake,
-       {"all-devices", "worker", "tag", "all", "order", "reservation", "priority", "request-id"}},
+       {"all-devices", "worker", "tag", "all", "order", "reservation", "priority", "request-id"},
+       "give it back",
+       Arguments::kWorkers},
       {"reserve",
        Verb::kReserve,
-       {"name", "part", "host-bytes", "ttl", "wait", "hold", "keep", "request-id"}},
-      {"renew", Verb::kRenew, {"reservation", "ttl", "request-id"}},
-      {"release", Verb::kRelease, {"reservation", "request-id"}},
-      {"upgrade", Verb::kUpgrade, {}},
-      {"watch", Verb::kWatch, {"worker", "kind", "cursor"}},
-      {"doctor", Verb::kDoctor, {}},
+       {"name", "part", "host-bytes", "ttl", "wait", "hold", "keep", "request-id"},
+       "have memory promised"},
+      {"renew",
+       Verb::kRenew,
+       {"reservation", "ttl", "request-id"},
+       "count a reservation's time from now on",
+       Arguments::kReservation},
+      {"release",
+       Verb::kRelease,
+       {"reservation", "request-id"},
+       "give a reservation back",
+       Arguments::kReservation},
+      {"upgrade", Verb::kUpgrade, {}, "have the keeper start the daemon anew"},
+      {"watch",
+       Verb::kWatch,
+       {"all-devices", "all", "worker", "kind", "cursor"},
+       "print what happens",
+       Arguments::kWorkers},
+      {"top", Verb::kTop, {"all-devices", "all", "interval", "once"}, "a live view"},
+      {"health", Verb::kHealth, {"all-devices", "all", "service"}, "whether a daemon serves"},
+      {"doctor", Verb::kDoctor, {}, "look for what is wrong with this machine"},
+      {"completion", Verb::kCompletion, {}, "print a shell's completion script", Arguments::kShell},
   };
   return verbs;
+}
+
+// "usage, sleep or wake"
+std::string VerbNames() {
+  std::string names;
+  for (size_t i = 0; i < Verbs().size(); ++i) {
+    names += i == 0 ? "" : i + 1 == Verbs().size() ? " or " : ", ";
+    names += Verbs()[i].name;
+  }
+  return names;
 }
 
 // "/run/x.sock", "run/x.sock" or a socket of the working directory; not "unix:x", "dns:///host",
@@ -307,6 +364,19 @@ bool IsSocketPath(const std::string& target) {
   return ::stat(target.c_str(), &info) == 0 && S_ISSOCK(info.st_mode);
 }
 
+bool Takes(Verb verb, const char* flag) {
+  const auto info = std::find_if(Verbs().begin(), Verbs().end(),
+                                 [&](const VerbInfo& one) { return one.verb == verb; });
+  return std::find(info->flags.begin(), info->flags.end(), flag) != info->flags.end();
+}
+
+Result<Command> CheckShell(Command command) {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    if (command.shell == shell) return command;
+  }
+  return BadCommand("completion for bash, zsh or fish?");
+}
+
 // That what was said of daemons goes together, and with the verb.
 Status CheckDaemons(const Command& command, const std::string& verb,
                     const std::string& reservation) {
@@ -314,11 +384,19 @@ Status CheckDaemons(const Command& command, const std::string& verb,
                    (command.all_devices ? 1 : 0);
   if (ways > 1) return BadCommand("--target, --device and --all-devices exclude each other");
   if (!AsksSeveral(command)) return Status::Ok();
-  const bool can =
-      command.verb == Verb::kUsage || command.verb == Verb::kSleep || command.verb == Verb::kWake;
-  if (!can) return BadCommand(verb + " asks one daemon");
+  if (!Takes(command.verb, "all-devices")) return BadCommand(verb + " asks one daemon");
   if (!reservation.empty()) return BadCommand("a reservation is one daemon's");
+  if (!command.watch.cursor().empty()) return BadCommand("a cursor is one daemon's");
   return Status::Ok();
+}
+
+// Verbs that only look: whether they take --all as they take --all-devices.
+bool Looks(Verb verb) { return Takes(verb, "all") && !Takes(verb, "tag"); }
+
+Duration DefaultTimeout(Verb verb) {
+  if (verb == Verb::kWatch || verb == Verb::kTop) return kNoTimeout;
+  if (verb == Verb::kDoctor) return seconds(15);
+  return verb == Verb::kUsage || verb == Verb::kHealth ? seconds(10) : std::chrono::minutes(5);
 }
 
 }  // namespace
@@ -337,17 +415,14 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
     return command;
   }
   if (rest.empty()) {
-    return BadCommand(
-        "what to do? usage, sleep, wake, reserve, renew, release, upgrade, watch or doctor");
+    return BadCommand("what to do? " + VerbNames());
   }
   const std::string name = rest.front();
   rest.erase(rest.begin());
   const auto verb = std::find_if(Verbs().begin(), Verbs().end(),
                                  [&](const VerbInfo& info) { return info.name == name; });
   if (verb == Verbs().end()) {
-    return BadCommand(
-        "\"" + name +
-        "\" is no command: usage, sleep, wake, reserve, renew, release, upgrade, watch or doctor");
+    return BadCommand("\"" + name + "\" is no command: " + VerbNames());
   }
   command.verb = verb->verb;
   for (const std::string& flag : words.given) {
@@ -357,15 +432,26 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
     }
   }
   const bool names_one = command.verb == Verb::kRelease || command.verb == Verb::kRenew;
-  if (command.verb == Verb::kSleep || command.verb == Verb::kWake || command.verb == Verb::kWatch) {
+  if (verb->arguments == Arguments::kWorkers) {
     for (std::string& worker : rest) words.selector.add_workers(std::move(worker));
     rest.clear();
   } else if (names_one && words.reservation.empty() && !rest.empty()) {
     words.reservation = rest.front();
     rest.erase(rest.begin());
+  } else if (command.verb == Verb::kCompletion && !rest.empty()) {
+    command.shell = rest.front();
+    rest.erase(rest.begin());
   }
   if (!rest.empty()) return BadCommand("unexpected argument \"" + rest.front() + "\"");
   if (names_one && words.reservation.empty()) return BadCommand(name + " which reservation?");
+  if (command.verb == Verb::kCompletion) return CheckShell(std::move(command));
+  if (Looks(command.verb) && words.selector.all()) command.all_devices = true;
+  if (command.verb == Verb::kTop && command.targets.empty() && command.devices.empty()) {
+    command.all_devices = true;
+  }
+  if (command.verb == Verb::kTop && command.json && !command.once) {
+    return BadCommand("top --json wants --once");
+  }
   for (std::string& target : command.targets) {
     if (IsSocketPath(target)) target.insert(0, "unix:");
   }
@@ -373,9 +459,8 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
   if (command.verb == Verb::kDoctor && !command.targets.empty()) {
     return BadCommand("doctor looks at this machine: it takes no --target");
   }
-  if (command.timeout == kNoTimeout && command.verb != Verb::kWatch) {
-    command.timeout = command.verb == Verb::kDoctor ? seconds(15) : std::chrono::minutes(5);
-  }
+  if (command.timeout == kNoTimeout) command.timeout = DefaultTimeout(command.verb);
+  if (command.once && command.timeout == kNoTimeout) command.timeout = seconds(10);
   *command.watch.mutable_workers() = words.selector.workers();
   *command.sleep.mutable_selector() = words.selector;
   *command.wake.mutable_selector() = words.selector;
@@ -391,11 +476,29 @@ Result<Command> ParseCommand(const std::vector<std::string>& arguments) {
   return command;
 }
 
+std::vector<VerbDescription> DescribeVerbs() {
+  Words words;
+  const Flags flags(words);
+  std::vector<VerbDescription> all;
+  for (const VerbInfo& verb : Verbs()) {
+    VerbDescription& described =
+        all.emplace_back(VerbDescription{verb.name, verb.about, verb.arguments, {}});
+    for (FlagSet::Description& flag : flags.set().Describe()) {
+      const bool goes =
+          !flags.IsSpecial(flag.name) ||
+          std::find(verb.flags.begin(), verb.flags.end(), flag.name) != verb.flags.end();
+      if (goes) described.flags.push_back(std::move(flag));
+    }
+  }
+  return all;
+}
+
 std::string CommandHelp() {
   Words words;
   return "torporctl: asks a torpord about the memory of its GPU, or to move it.\n"
          "\n"
          "  torporctl usage\n"
+         "  torporctl top\n"
          "  torporctl sleep --level 1 WORKER...      or --all, --tag TAG\n"
          "  torporctl wake WORKER...                 or --all, --tag TAG\n"
          "  torporctl reserve --name NAME --part weights=14GiB --ttl 30s\n"
@@ -403,15 +506,17 @@ std::string CommandHelp() {
          "  torporctl release RESERVATION\n"
          "  torporctl upgrade\n"
          "  torporctl watch [WORKER...]\n"
+         "  torporctl health\n"
          "  torporctl doctor                         what is wrong with this machine\n"
+         "  torporctl completion bash|zsh|fish\n"
          "\n"
-         "With several daemons (--target or --device more than once, --all-devices) usage,\n"
-         "sleep and wake ask all of them at once and print each answer under its address.\n"
+         "Several daemons (--target or --device more than once, --all-devices) are asked all at\n"
+         "once, and answer in one table.\n"
          "\n" +
          Flags(words).set().Help() +
          "\n"
-         "Exit status: 0 done; 1 the call failed; 2 the command line is wrong; 3 done for some of\n"
-         "the daemons or selected workers only.\n";
+         "Exit status: 0 done; 1 the call failed, or it is not healthy; 2 the command line is\n"
+         "wrong; 3 done for some of the daemons or selected workers only.\n";
 }
 
 }  // namespace torpor::ctl

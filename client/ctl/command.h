@@ -6,6 +6,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "lib/cli/flag_set.h"
 #include "torpor/v1/memory_service.pb.h"
 
 namespace torpor::ctl {
@@ -21,7 +22,10 @@ enum class Verb {
   kRelease,
   kUpgrade,
   kWatch,
-  kDoctor
+  kDoctor,
+  kHealth,
+  kTop,
+  kCompletion
 };
 
 // A watch goes on.
@@ -45,6 +49,10 @@ struct Command {
   bool json = false;
   Tls tls;
   Duration timeout = kNoTimeout;
+  std::string service;             // health: its name
+  Duration interval = seconds(1);  // top: between frames, at most
+  bool once = false;               // top: one frame
+  std::string shell;               // completion: bash, zsh or fish
   // The one of the verb is filled in.
   v1::SleepRequest sleep;
   v1::WakeUpRequest wake;
@@ -60,6 +68,17 @@ std::string CommandHelp();
 
 // Whether the answer tells daemons apart: it may be of several.
 bool AsksSeveral(const Command& command);
+
+// What the arguments of a verb are.
+enum class Arguments { kNone, kWorkers, kReservation, kShell };
+
+struct VerbDescription {
+  std::string name;
+  std::string about;
+  Arguments arguments = Arguments::kNone;
+  std::vector<FlagSet::Description> flags;  // all that go with it
+};
+std::vector<VerbDescription> DescribeVerbs();
 
 }  // namespace torpor::ctl
 

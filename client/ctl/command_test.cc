@@ -60,6 +60,12 @@ TEST(CommandTest, SeveralDaemons) {
   EXPECT_THAT(command->devices, ElementsAre("GPU-1", "GPU-2"));
   EXPECT_TRUE(AsksSeveral(*command));
   EXPECT_TRUE(AsksSeveral(*ParseCommand({"usage", "--all-devices"})));
+  EXPECT_TRUE(AsksSeveral(*ParseCommand({"usage", "--all"})));
+  EXPECT_TRUE(AsksSeveral(*ParseCommand({"watch", "--all"})));
+  EXPECT_FALSE(AsksSeveral(*ParseCommand({"sleep", "--all", "--level=1"})));
+  EXPECT_THAT(ParseCommand({"usage", "--device=GPU-1,GPU-2", "--device=GPU-3"})->devices,
+              ElementsAre("GPU-1", "GPU-2", "GPU-3"));
+  EXPECT_THAT(ParseCommand({"usage", "--target=/a,b:1"})->targets, ElementsAre("unix:/a", "b:1"));
   EXPECT_FALSE(AsksSeveral(*ParseCommand({"usage", "--device=GPU-1"})));
   EXPECT_FALSE(AsksSeveral(*ParseCommand({"usage", "--target=/a"})));
 }
@@ -187,7 +193,8 @@ TEST(CommandTest, Watch) {
   command = ParseCommand({"watch", "--timeout=5s"});
   ASSERT_THAT(command, IsOk());
   EXPECT_EQ(command->timeout, seconds(5));
-  EXPECT_EQ(ParseCommand({"usage"})->timeout, std::chrono::minutes(5));
+  EXPECT_EQ(ParseCommand({"upgrade"})->timeout, std::chrono::minutes(5));
+  EXPECT_EQ(ParseCommand({"usage"})->timeout, seconds(10));
 }
 
 TEST(CommandTest, RefusesWhatMakesNoSense) {
@@ -214,9 +221,12 @@ TEST(CommandTest, RefusesWhatMakesNoSense) {
       {{"usage", "--timeout=0s"}, "--timeout: "},
       {{"watch", "--kind=dreams"}, "\"dreams\" is no kind of event"},
       {{"watch", "--kind=unspecified"}, "is no kind of event"},
-      {{"watch", "--all"}, "--all does not go with watch"},
-      {{"watch", "--all-devices"}, "--all-devices does not go with watch"},
-      {{"watch", "--device=a", "--device=b"}, "watch asks one daemon"},
+      {{"watch", "--all-devices", "--cursor=1:2"}, "a cursor is one daemon's"},
+      {{"top", "--json"}, "top --json wants --once"},
+      {{"top", "--interval=1ms"}, "wants 100ms or more"},
+      {{"completion", "tcsh"}, "completion for bash, zsh or fish?"},
+      {{"renew", "r-1", "--ttl=1s", "--all-devices"}, "--all-devices does not go with renew"},
+      {{"upgrade", "--device=a", "--device=b"}, "upgrade asks one daemon"},
       {{"reserve", "--target=/a", "--target=/b"}, "reserve asks one daemon"},
       {{"usage", "--target=/a", "--device=b"}, "exclude each other"},
       {{"usage", "--all-devices", "--device=b"}, "exclude each other"},

@@ -8,6 +8,7 @@
 #include <map>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "client/ctl/table.h"
@@ -81,11 +82,43 @@ std::string PrintDevice(const v1::DeviceUsage& device, const v1::HostPoolUsage& 
   return text;
 }
 
-std::string PrintWorkers(const v1::UsageResponse& usage) {
-  if (usage.workers().empty()) return "\nNo workers.\n";
-  Table table({"WORKER", "NAME", ">PID", "QUIESCED BY", "TAG", ">SEGMENTS", ">RESIDENT",
-               ">OFFLOADED", ">DISCARDED", ">HOST", ">CLEAN", "NOW"});
-  for (const v1::WorkerUsage& worker : usage.workers()) {
+// A table in which a first column may say whose a row is.
+class DaemonTable {
+ public:
+  // An empty `heading`: all are of one daemon, and there is no such column.
+  DaemonTable(const std::string& heading, std::vector<std::string> headings)
+      : named_(!heading.empty()), table_(With(heading, std::move(headings))) {}
+
+  void AddRow(const std::string& daemon, std::vector<std::string> cells) {
+    table_.AddRow(With(daemon, std::move(cells)));
+  }
+  bool empty() const { return table_.empty(); }
+  std::string ToString() const { return table_.ToString(); }
+
+ private:
+  std::vector<std::string> With(const std::string& first, std::vector<std::string> cells) const {
+    if (named_) cells.insert(cells.begin(), first);
+    return cells;
+  }
+  const bool named_;
+  Table table_;
+};
+
+using UsageAnswers = std::vector<Answer<v1::UsageResponse>>;
+
+// Calls `add` with the daemon and the item for each item of the answers' lists.
+template <typename Items, typename Add>
+void ForEach(const UsageAnswers& answers, const Items& (v1::UsageResponse::*items)() const,
+             const Add& add) {
+  for (const auto& answer : answers) {
+    for (const auto& item : (answer.response.*items)()) add(answer.daemon, item);
+  }
+}
+
+std::string PrintWorkers(const std::string& heading, const UsageAnswers& answers) {
+  DaemonTable table(heading, {"WORKER", "NAME", ">PID", "QUIESCED BY", "TAG", ">SEGMENTS",
+                              ">RESIDENT", ">OFFLOADED", ">DISCARDED", ">HOST", ">CLEAN", "NOW"});
+  ForEach(answers, &v1::UsageResponse::workers, [&](const auto& daemon, const auto& worker) {
     const std::string doing = worker.rollback_pending()       ? "rollback pending"
                               : worker.operation_id().empty() ? ""
                                                               : worker.operation_id();
@@ -93,7 +126,7 @@ std::string PrintWorkers(const v1::UsageResponse& usage) {
                                      QuiescenceName(worker.quiescence())};
     if (worker.tags().empty()) {
       head.insert(head.end(), {"-", "0", "", "", "", "", "", doing});
-      table.AddRow(head);
+      table.AddRow(daemon, head);
     }
     for (const v1::TagUsage& tag : worker.tags()) {
       const std::string now =
@@ -102,53 +135,56 @@ std::string PrintWorkers(const v1::UsageResponse& usage) {
       row.insert(row.end(), {tag.tag(), std::to_string(tag.segments()), Size(tag.resident_bytes()),
                              Size(tag.offloaded_bytes()), Size(tag.discarded_bytes()),
                              Size(tag.host_bytes()), Size(tag.clean_bytes()), now});
-      table.AddRow(row);
+      table.AddRow(daemon, row);
       head.assign(4, "");
     }
-  }
-  return "\n" + table.ToString();
+  });
+  return table.empty() ? "\nNo workers.\n" : "\n" + table.ToString();
 }
 
-std::string PrintEndpoints(const v1::UsageResponse& usage) {
-  Table table({"WORKER", "NAME", "SLEEPS BY ITSELF ON"});
-  for (const v1::WorkerUsage& worker : usage.workers()) {
-    if (worker.sleep_endpoint().empty()) continue;
-    table.AddRow({worker.id(), worker.name(), worker.sleep_endpoint()});
-  }
+std::string PrintEndpoints(const std::string& heading, const UsageAnswers& answers) {
+  DaemonTable table(heading, {"WORKER", "NAME", "SLEEPS BY ITSELF ON"});
+  ForEach(answers, &v1::UsageResponse::workers, [&](const auto& daemon, const auto& worker) {
+    if (worker.sleep_endpoint().empty()) return;
+    table.AddRow(daemon, {worker.id(), worker.name(), worker.sleep_endpoint()});
+  });
   return table.empty() ? "" : "\n" + table.ToString();
 }
 
-std::string PrintReservations(const v1::UsageResponse& usage,
+std::string PrintReservations(const std::string& heading, const UsageAnswers& answers,
                               std::chrono::system_clock::time_point now) {
-  if (usage.reservations().empty()) return "";
-  Table table({"RESERVATION", "NAME", ">DEVICE", ">DRAWN", ">HOST", ">HOST DRAWN", "EXPIRES",
-               "PARTS", ">WORKERS", "KIND"});
-  for (const v1::ReservationUsage& reservation : usage.reservations()) {
+  DaemonTable table(heading, {"RESERVATION", "NAME", ">DEVICE", ">DRAWN", ">HOST", ">HOST DRAWN",
+                              "EXPIRES", "PARTS", ">WORKERS", "KIND"});
+  const auto add = [&](const std::string& daemon, const v1::ReservationUsage& reservation) {
     std::string parts;
     for (const v1::ReservationPart& part : reservation.parts()) {
       parts += (parts.empty() ? "" : ", ") + part.name() + " " + Size(part.device_bytes());
     }
     std::string kind = reservation.hold() ? "hold" : "";
     if (reservation.keep()) kind += kind.empty() ? "keep" : ", keep";
-    table.AddRow({reservation.id(), reservation.name(), Size(reservation.device_bytes()),
+    table.AddRow(daemon,
+                 {reservation.id(), reservation.name(), Size(reservation.device_bytes()),
                   Size(reservation.drawn_device_bytes()), Size(reservation.host_bytes()),
                   Size(reservation.drawn_host_bytes()), Expiry(reservation.expire_time(), now),
                   parts, std::to_string(reservation.holders()), kind});
-  }
-  return "\n" + table.ToString();
+  };
+  ForEach(answers, &v1::UsageResponse::reservations, add);
+  return table.empty() ? "" : "\n" + table.ToString();
 }
 
-std::string PrintQueue(const v1::UsageResponse& usage, std::chrono::system_clock::time_point now) {
-  if (usage.queue().empty()) return "";
-  Table table({"QUEUE", "ID", "NAME", "WORKER", ">DEVICE", ">HOST", ">WAITED", "GIVES UP"});
-  for (const v1::WaiterUsage& waiter : usage.queue()) {
+std::string PrintQueue(const std::string& heading, const UsageAnswers& answers,
+                       std::chrono::system_clock::time_point now) {
+  DaemonTable table(heading,
+                    {"QUEUE", "ID", "NAME", "WORKER", ">DEVICE", ">HOST", ">WAITED", "GIVES UP"});
+  const auto add = [&](const std::string& daemon, const v1::WaiterUsage& waiter) {
     const Duration waited = std::max(Duration::zero(), -Until(waiter.since_time(), now));
-    table.AddRow({std::to_string(waiter.position()), waiter.id(), waiter.name(),
-                  waiter.worker_id().empty() ? "-" : waiter.worker_id(),
-                  Size(waiter.device_bytes()), Size(waiter.host_bytes()), FormatDuration(waited),
-                  Expiry(waiter.deadline_time(), now)});
-  }
-  return "\n" + table.ToString();
+    table.AddRow(daemon, {std::to_string(waiter.position()), waiter.id(), waiter.name(),
+                          waiter.worker_id().empty() ? "-" : waiter.worker_id(),
+                          Size(waiter.device_bytes()), Size(waiter.host_bytes()),
+                          FormatDuration(waited), Expiry(waiter.deadline_time(), now)});
+  };
+  ForEach(answers, &v1::UsageResponse::queue, add);
+  return table.empty() ? "" : "\n" + table.ToString();
 }
 
 // "12.3 GB/s", or nothing where it would mean nothing.
@@ -161,46 +197,146 @@ std::string Speed(int64_t bytes, const google::protobuf::Duration& duration) {
 }
 
 template <typename Response>
-std::string PrintResults(const Response& response, const char* device, const char* discarded) {
+std::string PrintResults(const std::string& heading, const std::vector<Answer<Response>>& answers,
+                         const char* device, const char* discarded) {
   constexpr bool kSleep = std::is_same_v<Response, v1::SleepResponse>;
   std::vector<std::string> columns = {"WORKER", "NAME", ">SEGMENTS", device, ">COPIED"};
   if (kSleep) columns.emplace_back(">UNCHANGED");
   columns.insert(columns.end(), {discarded, ">TIME", ">COPY", "RESULT"});
-  Table table(columns);
+  DaemonTable table(heading, columns);
   std::string failures;
-  for (const v1::WorkerResult& result : response.workers()) {
-    const bool ok = result.status().code() == 0;
-    std::vector<std::string> row = {result.worker_id(), result.worker_name(),
-                                    std::to_string(result.segments()), Size(result.device_bytes()),
-                                    Size(result.copied_bytes())};
-    if (kSleep) row.push_back(Size(result.unchanged_bytes()));
-    row.insert(row.end(),
-               {Size(result.discarded_bytes()), FormatDuration(ToDuration(result.timing().total())),
-                Speed(result.copied_bytes(), result.timing().copy()),
-                ok ? "ok" : InfoOf(result.status()).reason()});
-    table.AddRow(row);
-    if (ok) continue;
-    failures += "\n" + result.worker_id() + ": " + PrintError(result.status());
-    if (result.rollback_pending()) failures += "  rollback pending\n";
+  for (const Answer<Response>& answer : answers) {
+    const bool failed = answer.status.code() != 0;
+    if (!heading.empty() && (failed || answer.response.workers().empty())) {
+      std::vector<std::string> row(columns.size(), "-");
+      row.back() = failed ? ReasonOf(answer.status) : "nothing to do";
+      table.AddRow(answer.daemon, row);
+    }
+    for (const v1::WorkerResult& result : answer.response.workers()) {
+      const bool ok = result.status().code() == 0;
+      std::vector<std::string> row = {result.worker_id(), result.worker_name(),
+                                      std::to_string(result.segments()),
+                                      Size(result.device_bytes()), Size(result.copied_bytes())};
+      if (kSleep) row.push_back(Size(result.unchanged_bytes()));
+      row.insert(row.end(), {Size(result.discarded_bytes()),
+                             FormatDuration(ToDuration(result.timing().total())),
+                             Speed(result.copied_bytes(), result.timing().copy()),
+                             ok ? "ok" : ReasonOf(result.status())});
+      table.AddRow(answer.daemon, row);
+      if (ok) continue;
+      const std::string whose = heading.empty() ? "" : answer.daemon + " ";
+      failures += "\n" + whose + result.worker_id() + ": " + PrintError(result.status());
+      if (result.rollback_pending()) failures += "  rollback pending\n";
+    }
   }
   return table.ToString() + failures;
 }
 
+// "Freed 24.00 MiB of device memory on 2 of 3 devices.": of how many it is the sum.
+template <typename Response>
+std::string PrintSum(const char* verb, const std::vector<Answer<Response>>& answers) {
+  int64_t bytes = 0;
+  size_t answered = 0;
+  for (const Answer<Response>& answer : answers) {
+    if (answer.status.code() != 0) continue;
+    ++answered;
+    bytes += answer.response.device_bytes();
+  }
+  const std::string all = std::to_string(answers.size());
+  return std::string(verb) + " " + Size(bytes) + " of device memory on " +
+         (answered == answers.size() ? all : std::to_string(answered) + " of " + all) +
+         " devices.\n";
+}
+
+// "serves", or what is wrong.
+std::string State(const Answer<v1::UsageResponse>& answer) {
+  if (answer.status.code() != 0) return ReasonOf(answer.status);
+  if (answer.response.health().code() != 0) return ReasonOf(answer.response.health());
+  return answer.response.device().overcommitted_bytes() > 0 ? "overcommitted" : "serves";
+}
+
+std::string PrintDevices(const std::string& heading, const UsageAnswers& answers) {
+  const std::vector<std::string> columns = {">TOTAL",    ">FREE",      ">RESIDENT", ">OTHER",
+                                            ">PROMISED", ">AVAILABLE", ">POOL",     ">ASLEEP",
+                                            ">CLEAN",    ">WORKERS",   "STATE"};
+  DaemonTable table(heading, columns);
+  std::vector<int64_t> sums(columns.size() - 2);
+  int workers = 0;
+  const auto add = [&](const std::string& name, const std::vector<int64_t>& sizes, int count,
+                       const std::string& state) {
+    std::vector<std::string> row;
+    for (const int64_t size : sizes) row.push_back(Size(size));
+    row.insert(row.end(), {std::to_string(count), state});
+    table.AddRow(name, row);
+  };
+  size_t answered = 0;
+  for (const Answer<v1::UsageResponse>& answer : answers) {
+    if (answer.status.code() != 0) {
+      std::vector<std::string> row(columns.size(), "-");
+      row.back() = State(answer);
+      table.AddRow(answer.daemon, row);
+      continue;
+    }
+    ++answered;
+    const v1::DeviceUsage& device = answer.response.device();
+    const v1::HostPoolUsage& pool = answer.response.host_pool();
+    const std::vector<int64_t> sizes = {
+        device.total_bytes(),    device.free_bytes(),
+        device.resident_bytes(), device.context_bytes() + device.other_bytes(),
+        device.promised_bytes(), device.available_bytes(),
+        pool.budget_bytes(),     pool.used_bytes(),
+        pool.clean_bytes()};
+    for (size_t i = 0; i < sizes.size(); ++i) sums[i] += sizes[i];
+    workers += answer.response.workers_size();
+    add(answer.daemon, sizes, answer.response.workers_size(), State(answer));
+  }
+  if (answers.size() > 1 && answered > 0) {
+    add("sum", sums, workers,
+        std::to_string(answered) + " of " + std::to_string(answers.size()) + " answer");
+  }
+  return table.ToString();
+}
+
+std::string PrintLists(const std::string& heading, const UsageAnswers& answers,
+                       std::chrono::system_clock::time_point now) {
+  return PrintWorkers(heading, answers) + PrintEndpoints(heading, answers) +
+         PrintReservations(heading, answers, now) + PrintQueue(heading, answers, now);
+}
+
 }  // namespace
 
+std::string ReasonOf(const google::rpc::Status& status) {
+  const std::string reason = InfoOf(status).reason();
+  return reason.empty() ? std::string(CodeName(static_cast<Code>(status.code()))) : reason;
+}
+
 std::string Print(const v1::UsageResponse& usage, std::chrono::system_clock::time_point now) {
-  return PrintDevice(usage.device(), usage.host_pool()) + PrintWorkers(usage) +
-         PrintEndpoints(usage) + PrintReservations(usage, now) + PrintQueue(usage, now);
+  return PrintDevice(usage.device(), usage.host_pool()) + PrintLists("", {{"", usage, {}}}, now);
 }
 
 std::string Print(const v1::SleepResponse& response) {
-  return PrintResults(response, ">FREED", ">DROPPED") + "Freed " + Size(response.device_bytes()) +
-         " of device memory.\n";
+  return PrintResults<v1::SleepResponse>("", {{"", response, {}}}, ">FREED", ">DROPPED") +
+         "Freed " + Size(response.device_bytes()) + " of device memory.\n";
 }
 
 std::string Print(const v1::WakeUpResponse& response) {
-  return PrintResults(response, ">TAKEN", ">CLEARED") + "Took " + Size(response.device_bytes()) +
-         " of device memory.\n";
+  return PrintResults<v1::WakeUpResponse>("", {{"", response, {}}}, ">TAKEN", ">CLEARED") +
+         "Took " + Size(response.device_bytes()) + " of device memory.\n";
+}
+
+std::string PrintSeveral(const std::string& heading, const UsageAnswers& answers,
+                         std::chrono::system_clock::time_point now) {
+  return PrintDevices(heading, answers) + PrintLists(heading, answers, now);
+}
+
+std::string PrintSeveral(const std::string& heading,
+                         const std::vector<Answer<v1::SleepResponse>>& answers) {
+  return PrintResults(heading, answers, ">FREED", ">DROPPED") + PrintSum("Freed", answers);
+}
+
+std::string PrintSeveral(const std::string& heading,
+                         const std::vector<Answer<v1::WakeUpResponse>>& answers) {
+  return PrintResults(heading, answers, ">TAKEN", ">CLEARED") + PrintSum("Took", answers);
 }
 
 std::string Print(const v1::ReserveResponse& response, std::chrono::system_clock::time_point now) {

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <string_view>
 
+#include "client/ctl/progress.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "lib/base/status.h"
@@ -88,35 +89,11 @@ std::string Print(const v1::OperationEvent& event) {
          Size(event.discarded_bytes()) + (sleep ? " dropped" : " cleared");
 }
 
-std::string Doing(const v1::ProgressEvent& event) {
-  switch (event.phase()) {
-    case v1::OPERATION_PHASE_QUIESCE:
-      return "waits for the worker to come to rest";
-    case v1::OPERATION_PHASE_COPY:
-      return "copies " + event.tag();
-    case v1::OPERATION_PHASE_WORKER:
-      return event.kind() == v1::OPERATION_KIND_WAKE_UP ? "waits for the worker to map"
-                                                        : "waits for the worker to unmap";
-    case v1::OPERATION_PHASE_HANDLES:
-      return event.kind() == v1::OPERATION_KIND_WAKE_UP ? "creates memory" : "releases memory";
-    default:
-      return "goes on";
-  }
-}
-
-// ": 3.20 of 27.50 GiB", ": 512.00 MiB of 1.00 GiB"; nothing of nothing.
-std::string Share(int64_t done, int64_t total) {
-  if (total == 0) return "";
-  std::string first = Size(done);
-  const std::string second = Size(total);
-  const size_t unit = first.find(' ');
-  if (first.substr(unit) == second.substr(second.find(' '))) first.resize(unit);
-  return ": " + first + " of " + second;
-}
-
 std::string Print(const v1::ProgressEvent& event) {
   return Worker(event.worker_id(), event.worker_name()) + " " + event.operation_id() + " " +
-         Kind(event.kind()) + " " + Doing(event) + Share(event.done_bytes(), event.total_bytes());
+         Kind(event.kind()) + " " + DoingText(event) +
+         (event.total_bytes() == 0 ? ""
+                                   : ": " + ShareText(event.done_bytes(), event.total_bytes()));
 }
 
 std::string Print(const v1::SegmentsEvent& event) {
@@ -177,58 +154,11 @@ std::string PrintBody(const v1::WatchResponse& response) {
   return "";
 }
 
-std::chrono::system_clock::time_point TimeOf(const TimeStamp& time) {
-  return std::chrono::system_clock::time_point(
-      std::chrono::duration_cast<std::chrono::system_clock::duration>(
-          std::chrono::seconds(time.seconds()) + std::chrono::nanoseconds(time.nanos())));
-}
-
 }  // namespace
 
 std::string PrintEvent(const v1::WatchResponse& response) {
   const std::string body = PrintBody(response);
   return body.empty() ? body : LocalTime(response.time()) + " " + body;
-}
-
-void ProgressText::Add(const v1::WatchResponse& response) {
-  if (response.has_operation() && response.operation().change() == v1::OPERATION_CHANGE_ENDED) {
-    operations_.erase(response.operation().operation_id());
-  }
-  if (!response.has_progress()) return;
-  const v1::ProgressEvent& progress = response.progress();
-  Operation& operation = operations_[progress.operation_id()];
-  if (progress.phase() == v1::OPERATION_PHASE_COPY) {
-    operation.end = TimeOf(response.time());
-    if (!operation.begin.has_value()) operation.begin = operation.end;
-  }
-  operation.latest = progress;
-}
-
-std::string ProgressText::Line() const {
-  if (operations_.empty()) return "";
-  int64_t done = 0;
-  int64_t total = 0;
-  double speed = 0;
-  for (const auto& [id, operation] : operations_) {
-    done += operation.latest.done_bytes();
-    total += operation.latest.total_bytes();
-    if (!operation.begin.has_value() || operation.end <= *operation.begin) continue;
-    const std::chrono::duration<double> time = operation.end - *operation.begin;
-    speed += static_cast<double>(operation.latest.done_bytes()) / time.count();
-  }
-  const v1::ProgressEvent& first = operations_.begin()->second.latest;
-  std::string text = std::to_string(operations_.size()) + " workers";
-  if (operations_.size() == 1) {
-    text = first.worker_id();
-    text += first.phase() == v1::OPERATION_PHASE_COPY ? " " + first.tag() : " " + Doing(first);
-  }
-  text += Share(done, total);
-  if (speed > 0) {
-    char figure[32];
-    std::snprintf(figure, sizeof figure, ", %.1f GB/s", speed / 1e9);
-    text += figure;
-  }
-  return text;
 }
 
 }  // namespace torpor::ctl

@@ -15,30 +15,6 @@ using testing::EndsWith;
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-v1::WatchResponse Progress(const std::string& operation, v1::OperationPhase phase, int64_t done,
-                           int64_t ms) {
-  v1::WatchResponse response;
-  response.mutable_time()->set_seconds(1000 + ms / 1000);
-  response.mutable_time()->set_nanos(static_cast<int32_t>(ms % 1000 * 1'000'000));
-  v1::ProgressEvent& progress = *response.mutable_progress();
-  progress.set_phase(phase);
-  progress.set_kind(v1::OPERATION_KIND_SLEEP);
-  progress.set_operation_id(operation);
-  progress.set_worker_id("w-1");
-  progress.set_worker_name("model");
-  if (phase == v1::OPERATION_PHASE_COPY) progress.set_tag("weights");
-  progress.set_done_bytes(done);
-  progress.set_total_bytes(28 * kGiB);
-  return response;
-}
-
-v1::WatchResponse Ended(const std::string& operation) {
-  v1::WatchResponse response;
-  response.mutable_operation()->set_change(v1::OPERATION_CHANGE_ENDED);
-  response.mutable_operation()->set_operation_id(operation);
-  return response;
-}
-
 TEST(PrintEventTest, NothingForAMereCursor) {
   v1::WatchResponse response;
   response.set_cursor("0123456789abcdef:7");
@@ -118,37 +94,6 @@ TEST(PrintEventTest, ReservationsQueueAndPressure) {
   response.mutable_pressure()->set_overcommitted_bytes(kGiB);
   EXPECT_THAT(PrintEvent(response),
               EndsWith(" pressure: memory low, 0 B available, overcommitted by 1.00 GiB"));
-}
-
-TEST(ProgressTextTest, OneOperation) {
-  ProgressText text;
-  EXPECT_EQ(text.Line(), "");
-  text.Add(Progress("op-1", v1::OPERATION_PHASE_QUIESCE, 0, 0));
-  EXPECT_EQ(text.Line(), "w-1 waits for the worker to come to rest: 0 B of 28.00 GiB");
-  text.Add(Progress("op-1", v1::OPERATION_PHASE_COPY, 0, 500));
-  EXPECT_EQ(text.Line(), "w-1 weights: 0 B of 28.00 GiB");
-  text.Add(Progress("op-1", v1::OPERATION_PHASE_COPY, 7 * kGiB, 1000));
-  EXPECT_EQ(text.Line(), "w-1 weights: 7.00 of 28.00 GiB, 15.0 GB/s");
-  text.Add(Ended("op-1"));
-  EXPECT_EQ(text.Line(), "");
-}
-
-TEST(ProgressTextTest, WhatCopiesNothingHasNoShare) {
-  v1::WatchResponse response = Progress("op-1", v1::OPERATION_PHASE_HANDLES, 0, 0);
-  response.mutable_progress()->set_total_bytes(0);
-  EXPECT_THAT(PrintEvent(response), EndsWith(" w-1 (model) op-1 sleep releases memory"));
-  ProgressText text;
-  text.Add(response);
-  EXPECT_EQ(text.Line(), "w-1 releases memory");
-}
-
-TEST(ProgressTextTest, SeveralOperationsAddUp) {
-  ProgressText text;
-  text.Add(Progress("op-1", v1::OPERATION_PHASE_COPY, kGiB, 0));
-  text.Add(Progress("op-2", v1::OPERATION_PHASE_COPY, 2 * kGiB, 0));
-  EXPECT_EQ(text.Line(), "2 workers: 3.00 of 56.00 GiB");
-  text.Add(Ended("op-2"));
-  EXPECT_EQ(text.Line(), "w-1 weights: 1.00 of 28.00 GiB");
 }
 
 }  // namespace

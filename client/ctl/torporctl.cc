@@ -12,59 +12,23 @@
 
 #include "client/ctl/call.h"
 #include "client/ctl/command.h"
+#include "client/ctl/completion.h"
 #include "client/ctl/credentials.h"
+#include "client/ctl/daemons.h"
 #include "client/ctl/doctor/doctor.h"
+#include "client/ctl/health.h"
 #include "client/ctl/print.h"
+#include "client/ctl/progress_bars.h"
 #include "client/ctl/several.h"
 #include "client/ctl/stop_signal.h"
+#include "client/ctl/top.h"
 #include "client/ctl/watch.h"
-#include "client/discovery.h"
-#include "google/rpc/status.pb.h"
-#include "lib/base/runtime_dir.h"
 #include "lib/base/status.h"
 #include "lib/cli/version.h"
 #include "torpor/v1/memory_service.grpc.pb.h"
 
 namespace torpor::ctl {
 namespace {
-
-// gRPC's name of the control socket beside a worker socket.
-std::string ControlTarget(const std::string& worker_socket) {
-  return "unix:" + worker_socket.substr(0, worker_socket.rfind('/')) + "/control.sock";
-}
-
-// gRPC's names of the daemons to ask, at least one.
-Result<std::vector<std::string>> FindTargets(const Command& command) {
-  if (!command.targets.empty()) return command.targets;
-  std::string runtime_dir = command.runtime_dir;
-  if (runtime_dir.empty()) {
-    TORPOR_ASSIGN_OR_RETURN(runtime_dir, DefaultRuntimeDir());
-  }
-  std::vector<std::string> targets;
-  if (command.all_devices) {
-    TORPOR_ASSIGN_OR_RETURN(const std::vector<std::string> sockets,
-                            client::FindWorkerSockets(runtime_dir));
-    for (const std::string& socket : sockets) targets.push_back(ControlTarget(socket));
-    return targets;
-  }
-  for (const std::string& device :
-       command.devices.empty() ? std::vector<std::string>{""} : command.devices) {
-    TORPOR_ASSIGN_OR_RETURN(const std::string socket,
-                            client::FindWorkerSocket(runtime_dir, device));
-    targets.push_back(ControlTarget(socket));
-  }
-  return targets;
-}
-
-int Fail(const Command& command, const grpc::Status& status) {
-  const google::rpc::Status rpc = ToRpcStatus(status);
-  if (command.json) {
-    std::fputs(PrintJson(rpc).c_str(), stderr);
-  } else {
-    std::fputs(("torporctl: " + PrintError(rpc)).c_str(), stderr);
-  }
-  return kFailed;
-}
 
 // One command's call to the daemon.
 class Caller {
@@ -96,13 +60,14 @@ class Caller {
   }
   // The exit status of a call that failed.
   int Failed(const v1::Selector* selector = nullptr) {
+    if (stopped_) UnblockStopSignals();
     if (stopped_ && !command_.json) {
-      UnblockStopSignals();
       std::fputs("torporctl: cancelled\n", stderr);
       if (selector != nullptr) TellWhatBecameOf(stub_, *selector);
       return kFailed;
     }
-    return Fail(command_, status_);
+    PrintFailure(ToRpcStatus(status_), command_.json);
+    return kFailed;
   }
   template <typename Response>
   void Print(const Response& response, const std::string& text) const {
@@ -179,22 +144,25 @@ int Run(const Command& command) {
     return doctor::Examine({command.runtime_dir, device, command.json, command.timeout}) ? kDone
                                                                                          : kFailed;
   }
+  if (command.verb == Verb::kCompletion) {
+    std::fputs(CompletionScript(command.shell).c_str(), stdout);
+    return kDone;
+  }
   if (const Status tls = UseTls(command.tls); !tls.ok()) {
-    std::fprintf(stderr, "torporctl: %s\n", tls.ToString().c_str());
+    PrintFailure(ToRpcStatus(tls), command.json);
     return kBadCommandLine;
   }
-  const Result<std::vector<std::string>> targets = FindTargets(command);
-  if (!targets.ok()) {
-    std::fprintf(stderr, "torporctl: %s\n", targets.status().ToString().c_str());
+  const Result<std::vector<Daemon>> daemons = FindDaemons(command);
+  if (!daemons.ok()) {
+    PrintFailure(ToRpcStatus(daemons.status()), command.json);
     return kFailed;
   }
   BlockStopSignals();
-  if (AsksSeveral(command)) return RunOnSeveral(command, *targets);
-  const auto stub = Connect(targets->front());
-  if (command.verb == Verb::kWatch) {
-    const grpc::Status status = RunWatch(*stub, command);
-    return status.ok() ? kDone : Fail(command, status);
-  }
+  if (command.verb == Verb::kTop) return RunTop(command, *daemons);
+  if (command.verb == Verb::kHealth) return RunHealth(command, *daemons);
+  if (command.verb == Verb::kWatch) return RunWatch(command, *daemons);
+  if (AsksSeveral(command)) return RunOnSeveral(command, *daemons);
+  const auto stub = Connect(daemons->front().target);
   using Stub = v1::MemoryService::Stub;
   Caller caller(command, *stub);
   const auto now = std::chrono::system_clock::now;
@@ -208,7 +176,7 @@ int Run(const Command& command) {
     case Verb::kSleep: {
       v1::SleepResponse response;
       const bool ok = [&] {
-        const ProgressLine progress(*stub, command.sleep.selector());
+        const ProgressBars progress({{"", stub.get()}}, command.sleep.selector());
         return caller.Call(&Stub::Sleep, command.sleep, response);
       }();
       if (!ok) return caller.Failed(&command.sleep.selector());
@@ -218,7 +186,7 @@ int Run(const Command& command) {
     case Verb::kWake: {
       v1::WakeUpResponse response;
       const bool ok = [&] {
-        const ProgressLine progress(*stub, command.wake.selector());
+        const ProgressBars progress({{"", stub.get()}}, command.wake.selector());
         return caller.Call(&Stub::WakeUp, command.wake, response);
       }();
       if (!ok) return caller.Failed(&command.wake.selector());
@@ -249,6 +217,9 @@ int Run(const Command& command) {
     case Verb::kVersion:
     case Verb::kWatch:
     case Verb::kDoctor:
+    case Verb::kHealth:
+    case Verb::kTop:
+    case Verb::kCompletion:
       break;
   }
   return kFailed;
@@ -258,9 +229,22 @@ int Run(const Command& command) {
 }  // namespace torpor::ctl
 
 int main(int argc, char** argv) {
+  if (argc > 1 && argv[1] == std::string("__complete")) {
+    const std::vector<std::string> words(argv + 2, argv + argc);
+    for (const std::string& one : torpor::ctl::Complete(words, torpor::ctl::AskForNames(words))) {
+      std::puts(one.c_str());
+    }
+    return torpor::ctl::kDone;
+  }
   const auto command = torpor::ctl::ParseCommand({argv + 1, argv + argc});
   if (!command.ok()) {
-    std::fprintf(stderr, "torporctl: %s (--help tells more)\n", command.status().message().c_str());
+    const bool json = std::find(argv + 1, argv + argc, std::string("--json")) != argv + argc;
+    if (json) {
+      torpor::ctl::PrintFailure(torpor::ctl::ToRpcStatus(command.status()), json);
+    } else {
+      std::fprintf(stderr, "torporctl: %s (--help tells more)\n",
+                   command.status().message().c_str());
+    }
     return torpor::ctl::kBadCommandLine;
   }
   return torpor::ctl::Run(*command);

@@ -1,95 +1,129 @@
 #include "client/ctl/watch.h"
 
-#include <unistd.h>
+#include <grpcpp/grpcpp.h>
 
-#include <chrono>
+#include <algorithm>
 #include <cstdio>
+#include <deque>
+#include <memory>
 #include <string>
-#include <utility>
+#include <thread>
 
 #include "client/ctl/print.h"
 #include "client/ctl/print_event.h"
+#include "client/ctl/several.h"
 #include "client/ctl/stop_signal.h"
+#include "client/ctl/text_width.h"
+#include "lib/base/mutex.h"
+#include "torpor/v1/memory_service.grpc.pb.h"
 
 namespace torpor::ctl {
 namespace {
 
-// How long a command waits for its progress line before it begins without.
-constexpr Duration kPatience = milliseconds(200);
-constexpr char kClearLine[] = "\r\x1b[K";
-
-}  // namespace
-
-grpc::Status RunWatch(v1::MemoryService::Stub& stub, const Command& command) {
+// The watch of one daemon.
+struct Stream {
+  const Daemon* daemon = nullptr;
+  std::unique_ptr<v1::MemoryService::Stub> stub;
   grpc::ClientContext context;
-  const bool bounded = command.timeout != kNoTimeout;
-  if (bounded) {
-    context.set_deadline(
-        std::chrono::system_clock::now() +
-        std::chrono::duration_cast<std::chrono::system_clock::duration>(command.timeout));
-  }
-  std::string cursor = command.watch.cursor();
-  const StopOnSignal signal([&] { context.TryCancel(); });
-  const auto reader = stub.Watch(&context, command.watch);
-  v1::WatchResponse response;
+  std::string cursor;
   bool begun = false;
-  while (reader->Read(&response)) {
-    begun = true;
-    cursor = response.cursor();
-    const std::string line = command.json ? PrintJsonLine(response) : PrintEvent(response);
-    if (line.empty()) continue;
+  google::rpc::Status status;
+};
+
+class Watcher {
+ public:
+  Watcher(const Command& command, const std::vector<Daemon>& daemons)
+      : command_(command), several_(AsksSeveral(command)) {
+    for (const Daemon& daemon : daemons) {
+      Stream& stream = streams_.emplace_back();
+      stream.daemon = &daemon;
+      width_ = std::max(width_, TextWidth(daemon.name));
+      stream.status = ToRpcStatus(daemon.status);
+      if (!daemon.status.ok()) continue;
+      stream.stub = Connect(daemon.target);
+      if (Bounded()) SetTimeout(stream.context, command.timeout);
+    }
+  }
+
+  ExitStatus Run() {
+    const StopOnSignal signal([&] {
+      for (Stream& stream : streams_) stream.context.TryCancel();
+    });
+    std::vector<std::thread> threads;
+    for (Stream& stream : streams_) {
+      if (stream.stub == nullptr) {
+        Tell(stream);
+      } else {
+        threads.emplace_back([&] { Follow(stream, signal); });
+      }
+    }
+    for (std::thread& thread : threads) thread.join();
+    const auto failed = std::count_if(streams_.begin(), streams_.end(), [](const Stream& stream) {
+      return stream.status.code() != 0;
+    });
+    if (failed == 0) return kDone;
+    return static_cast<size_t>(failed) == streams_.size() ? kFailed : kPartlyDone;
+  }
+
+ private:
+  bool Bounded() const { return command_.timeout != kNoTimeout; }
+
+  void Follow(Stream& stream, const StopOnSignal& signal) {
+    const auto reader = stream.stub->Watch(&stream.context, command_.watch);
+    v1::WatchResponse response;
+    stream.cursor = command_.watch.cursor();
+    while (reader->Read(&response)) {
+      stream.begun = true;
+      stream.cursor = response.cursor();
+      Print(*stream.daemon, response);
+    }
+    const grpc::Status status = reader->Finish();
+    // One that the daemon did not take is no advice; one of several is taken by no command.
+    if (!several_ && !stream.cursor.empty() &&
+        status.error_code() != grpc::StatusCode::INVALID_ARGUMENT) {
+      std::fprintf(stderr, "torporctl: to go on from here: --cursor=%s\n", stream.cursor.c_str());
+    }
+    const bool over =
+        Bounded() && stream.begun && status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+    if (signal.stopped() || over) return;
+    stream.status = ToRpcStatus(status);
+    // Without an error it would have gone on.
+    if (status.ok()) stream.status.set_code(grpc::StatusCode::UNAVAILABLE);
+    Tell(stream);
+  }
+
+  void Print(const Daemon& daemon, const v1::WatchResponse& response) EXCLUDES(mutex_) {
+    std::string line = command_.json ? PrintJsonLine(response) : PrintEvent(response);
+    if (line.empty()) return;
+    if (several_) {
+      line = command_.json ? JsonOf(daemon, "response", line)
+                           : FitText(daemon.name, width_) + "  " + line;
+    }
+    MutexLock lock(mutex_);
     std::fputs((line + "\n").c_str(), stdout);
     std::fflush(stdout);
   }
-  const grpc::Status status = reader->Finish();
-  // One that the daemon did not take is no advice.
-  if (!cursor.empty() && status.error_code() != grpc::StatusCode::INVALID_ARGUMENT) {
-    std::fprintf(stderr, "torporctl: to go on from here: --cursor=%s\n", cursor.c_str());
-  }
-  const bool over = bounded && begun && status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
-  return signal.stopped() || over ? grpc::Status::OK : status;
-}
 
-ProgressLine::ProgressLine(v1::MemoryService::Stub& stub, const v1::Selector& selector)
-    : stub_(stub) {
-  if (::isatty(STDERR_FILENO) == 0) return;
-  v1::WatchRequest request;
-  request.add_kinds(v1::EVENT_KIND_PROGRESS);
-  request.add_kinds(v1::EVENT_KIND_OPERATION);
-  *request.mutable_workers() = selector.workers();
-  thread_ = std::thread([this, request] { Run(request); });
-  const TimePoint until = std::chrono::steady_clock::now() + kPatience;
-  MutexLock lock(mutex_);
-  while (!begun_ && std::chrono::steady_clock::now() < until) changed_.WaitUntil(mutex_, until);
-}
-
-ProgressLine::~ProgressLine() {
-  if (!thread_.joinable()) return;
-  context_.TryCancel();
-  thread_.join();
-}
-
-void ProgressLine::Run(const v1::WatchRequest& request) {
-  const auto begun = [this] {
+  void Tell(const Stream& stream) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    begun_ = true;
-    changed_.NotifyAll();
-  };
-  const auto reader = stub_.Watch(&context_, request);
-  ProgressText text;
-  bool drawn = false;
-  v1::WatchResponse response;
-  while (reader->Read(&response)) {
-    begun();
-    text.Add(response);
-    const std::string line = text.Line();
-    if (line.empty() && !drawn) continue;
-    std::fputs((kClearLine + line).c_str(), stderr);
-    drawn = !line.empty();
+    if (!several_) return PrintFailure(stream.status, command_.json);
+    if (!command_.json) return PrintFailureOf(*stream.daemon, stream.status);
+    const std::string line = JsonOf(*stream.daemon, "error", PrintJsonLine(stream.status));
+    std::fputs((line + "\n").c_str(), stdout);
+    std::fflush(stdout);
   }
-  (void)reader->Finish();
-  begun();
-  if (drawn) std::fputs(kClearLine, stderr);
+
+  const Command& command_;
+  const bool several_;
+  size_t width_ = 0;
+  std::deque<Stream> streams_;
+  Mutex mutex_;  // of the outputs
+};
+
+}  // namespace
+
+ExitStatus RunWatch(const Command& command, const std::vector<Daemon>& daemons) {
+  return Watcher(command, daemons).Run();
 }
 
 }  // namespace torpor::ctl

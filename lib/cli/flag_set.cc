@@ -150,6 +150,12 @@ Result<std::vector<std::string>> FlagSet::Parse(const std::vector<std::string>& 
   return others;
 }
 
+std::vector<FlagSet::Description> FlagSet::Describe() const {
+  std::vector<Description> all;
+  for (const Flag& flag : flags_) all.push_back({flag.name, flag.value, flag.help});
+  return all;
+}
+
 std::string FlagSet::Help() const {
   constexpr size_t kColumn = 30;
   std::string text;

@@ -39,6 +39,14 @@ class FlagSet {
   // name in the message.
   Result<std::vector<std::string>> Parse(const std::vector<std::string>& arguments) const;
 
+  struct Description {
+    std::string name;
+    std::string value;  // empty: a switch
+    std::string help;
+  };
+  // In the order of Add.
+  std::vector<Description> Describe() const;
+
   // A line or more for each flag, in the order of Add.
   std::string Help() const;
 

@@ -36,6 +36,9 @@ for program in torpord torporctl torpor-keeper; do
   [ "$said" = "$program $version" ] || bad "$program --version says: $said"
 done
 
+completion=$root/usr/share/bash-completion/completions/torporctl
+bash -c "source '$completion' && complete -p torporctl" > /dev/null || bad "no completion"
+
 units=$root/usr/lib/systemd/system
 for unit in torpor@.service torpor.target torpor-gpus.service torpor-nvidia.service 'run-torpor\x2dpool.mount'; do
   [ -f "$units/$unit" ] || bad "no $unit"

@@ -2,12 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "lib/base/status_matchers.h"
 #include "tests/harness/child_process.h"
@@ -74,33 +77,144 @@ TEST_F(TorporctlTest, MovesWhatSeveralDaemonsHave) {
 
   const Finished slept = Ctl({"sleep", "--level=1", "--all", "--all-devices"});
   EXPECT_EQ(slept.exit_status, 0) << slept.errors;
-  EXPECT_THAT(slept.output, testing::ContainsRegex("== unix:.*/host-0/control.sock\n(.*\n)*"
-                                                   "Freed 16.00 MiB of device memory.\n"
-                                                   "== unix:.*/host-1/control.sock\n(.*\n)*"
-                                                   "Freed 8.00 MiB of device memory.\n"));
+  EXPECT_THAT(slept.output,
+              testing::MatchesRegex("DEVICE +WORKER .*\n"
+                                    "host-0 +w-1 +rank-0 .* ok\n"
+                                    "host-1 +w-1 +rank-1 .* ok\n"
+                                    "Freed 24.00 MiB of device memory on 2 devices.\n"));
   const Finished woken = Ctl({"wake", "--all", targets[1], targets[0], "--json"});
   EXPECT_EQ(woken.exit_status, 0) << woken.errors;
-  EXPECT_THAT(
-      woken.output,
-      testing::MatchesRegex("\\{\"target\": \"unix:.*/host-1/control.sock\", \"answer\": .*\n"
-                            "\\{\"target\": \"unix:.*/host-0/control.sock\", \"answer\": .*\n"));
+  EXPECT_THAT(woken.output,
+              testing::MatchesRegex("\\[\n\\{\"device\": \"\", \"target\": "
+                                    "\"unix:.*/host-1/control.sock\", \"response\": .*\\},\n"
+                                    "\\{\"device\": \"\", \"target\": "
+                                    "\"unix:.*/host-0/control.sock\", \"response\": .*\n\\]\n"));
   EXPECT_THAT((*one)->Ask("check " + *first_weights + " 1"), IsOk());
   EXPECT_THAT((*two)->Ask("check " + *second_weights + " 2"), IsOk());
 
   // The other one's is done all the same.
-  const Finished partly =
-      Ctl({"sleep", "--level=1", "rank-1", "--device=host-0", "--device=host-1"});
+  const Finished partly = Ctl({"sleep", "--level=1", "rank-1", "--device=host-0,host-1"});
   EXPECT_EQ(partly.exit_status, 3);
-  EXPECT_THAT(partly.errors, testing::ContainsRegex("torporctl: unix:.*/host-0/control.sock: "
-                                                    "NOT_FOUND UNKNOWN_WORKER: "));
-  EXPECT_THAT(partly.output, HasSubstr("Freed 8.00 MiB of device memory."));
+  EXPECT_THAT(partly.errors, testing::StartsWith("torporctl: host-0: NOT_FOUND UNKNOWN_WORKER: "));
+  EXPECT_THAT(partly.output, testing::ContainsRegex("host-0 .* UNKNOWN_WORKER\n"
+                                                    "host-1 +w-1 +rank-1 .* ok\n"));
+  EXPECT_THAT(partly.output, HasSubstr("Freed 8.00 MiB of device memory on 1 of 2 devices.\n"));
   const Finished refused = Ctl({"wake", "nobody", "--all-devices", "--json"});
   EXPECT_EQ(refused.exit_status, 1);
-  EXPECT_THAT(refused.output, HasSubstr("/host-1/control.sock\", \"error\": "));
+  EXPECT_THAT(refused.output,
+              testing::ContainsRegex("\\{\"device\": \"host-1\", \"target\": \"unix:[^\"]*\", "
+                                     "\"error\": \\{\"code\":5,.*UNKNOWN_WORKER"));
   EXPECT_THAT(refused.errors, IsEmpty());
-  const Finished usage = Ctl({"usage", "--all-devices"});
+  const Finished usage = Ctl({"usage", "--all"});
   EXPECT_EQ(usage.exit_status, 0);
-  EXPECT_THAT(usage.output, HasSubstr("Device host-1 "));
+  EXPECT_THAT(usage.output, testing::ContainsRegex("host-0 +64.00 MiB .* serves\n"
+                                                   "host-1 +1.00 GiB .* serves\n"
+                                                   "sum +1.06 GiB .* 2  2 of 2 answer\n"));
+  EXPECT_THAT(usage.output, testing::ContainsRegex("host-1 +w-1 +rank-1 .* weights "));
+  // To look for daemons is not to talk to them.
+  EXPECT_THAT(daemon_->log(), testing::Not(HasSubstr("refused")));
+  EXPECT_THAT((*second)->log(), testing::Not(HasSubstr("refused")));
+}
+
+TEST_F(TorporctlTest, TellsTruthfullyOfDaemonsThatDiedOrRefuse) {
+  std::vector<std::unique_ptr<DaemonProcess>> others;
+  std::vector<std::unique_ptr<WorkerProcess>> workers;
+  for (const char* device : {"host-1", "host-2", "host-3"}) {
+    auto daemon = DaemonProcess::Start(dir_.path(), {std::string("--device=") + device});
+    ASSERT_THAT(daemon, IsOk());
+    others.push_back(*std::move(daemon));
+  }
+  for (const char* device : {"host-0", "host-1", "host-2", "host-3"}) {
+    // What cannot be brought to rest is refused.
+    const std::string quiesce = device == std::string("host-1") ? "none" : "guard";
+    auto worker = WorkerProcess::Connect(dir_.path() + "/" + device + "/worker.sock",
+                                         std::string("on-") + device, quiesce);
+    ASSERT_THAT(worker, IsOk());
+    ASSERT_THAT((*worker)->Allocate("weights", "4MiB", 1), IsOk());
+    workers.push_back(*std::move(worker));
+  }
+  others[1]->process().Signal(SIGKILL);
+  ASSERT_THAT(others[1]->process().Wait(), IsOk());
+
+  const Finished slept = Ctl({"sleep", "--level=1", "--all", "--all-devices"});
+  EXPECT_EQ(slept.exit_status, 3);
+  EXPECT_THAT(slept.output, testing::ContainsRegex("host-0 +w-1 +on-host-0 .* ok\n"
+                                                   "host-1 .* WORKER_NOT_QUIESCIBLE\n"
+                                                   "host-2 .* DAEMON_NOT_RUNNING\n"
+                                                   "host-3 +w-1 +on-host-3 .* ok\n"));
+  EXPECT_THAT(slept.output, HasSubstr("Freed 8.00 MiB of device memory on 2 of 4 devices.\n"));
+  EXPECT_THAT(slept.errors, HasSubstr("host-1: FAILED_PRECONDITION WORKER_NOT_QUIESCIBLE: "));
+  EXPECT_THAT(slept.errors, HasSubstr("host-2: UNAVAILABLE DAEMON_NOT_RUNNING: "));
+  EXPECT_THAT(Ctl({"usage", "--all"}).output,
+              testing::ContainsRegex("host-0 +w-1 .* weights +1 +0 B +4.00 MiB .*\n"
+                                     "host-1 +w-1 .* weights +1 +4.00 MiB +0 B .*\n"
+                                     "host-3 +w-1 .* weights +1 +0 B +4.00 MiB "));
+
+  const Finished woken = Ctl({"wake", "--all", "--device=host-2,host-3", "--json"});
+  EXPECT_EQ(woken.exit_status, 3);
+  EXPECT_THAT(woken.output, HasSubstr("\"reason\":\"DAEMON_NOT_RUNNING\""));
+  EXPECT_THAT(woken.output, HasSubstr("\"device_bytes\":\"4194304\""));
+  EXPECT_EQ(Ctl({"usage", "--device=host-2,host-9"}).exit_status, 1);
+}
+
+TEST_F(TorporctlTest, Health) {
+  const Finished serving = Ctl({"health"});
+  EXPECT_EQ(serving.exit_status, 0) << serving.errors;
+  EXPECT_EQ(serving.output, "SERVING\n");
+  EXPECT_EQ(Ctl({"health", "--service=torpor.alive"}).output, "SERVING\n");
+  const Finished unprotected = Ctl({"health", "--service=torpor.keeper"});
+  EXPECT_EQ(unprotected.exit_status, 1);
+  EXPECT_THAT(unprotected.output, testing::StartsWith("NOT_SERVING NO_KEEPER: "));
+  EXPECT_THAT(Ctl({"health", "--json"}).output, HasSubstr("\"status\": \"SERVING\""));
+  const Finished unknown = Ctl({"health", "--service=dreams"});
+  EXPECT_EQ(unknown.exit_status, 1);
+  EXPECT_THAT(unknown.errors, testing::StartsWith("torporctl: NOT_FOUND"));
+
+  auto second = DaemonProcess::Start(dir_.path(), {"--device=host-1"});
+  ASSERT_THAT(second, IsOk());
+  EXPECT_EQ(Ctl({"health", "--all"}).exit_status, 0);
+  (*second)->process().Signal(SIGKILL);
+  ASSERT_THAT((*second)->process().Wait(), IsOk());
+  const Finished one = Ctl({"health", "--all"});
+  EXPECT_EQ(one.exit_status, 3);
+  EXPECT_THAT(one.output, testing::MatchesRegex("DEVICE +HEALTH +WHY NOT\n"
+                                                "host-0 +SERVING\n"
+                                                "host-1 +- +DAEMON_NOT_RUNNING: .*\n"));
+  // One that stands still does not answer.
+  daemon_->process().Signal(SIGSTOP);
+  const Finished stuck = Ctl({"health", "--device=host-0", "--timeout=300ms"});
+  EXPECT_EQ(stuck.exit_status, 1);
+  EXPECT_THAT(stuck.errors, testing::StartsWith("torporctl: DEADLINE_EXCEEDED"));
+  daemon_->process().Signal(SIGCONT);
+}
+
+TEST_F(TorporctlTest, OthersThanRootLookInBothFolders) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be somebody else";
+  // Where nobody else's rights are needed.
+  std::filesystem::permissions(dir_.path(), std::filesystem::perms(0755));
+  const std::string ctl = dir_.path() + "/torporctl";
+  std::filesystem::copy_file(std::filesystem::absolute("client/ctl/torporctl"), ctl);
+  const std::string own = dir_.path() + "/run/torpor";
+  std::filesystem::create_directories(own);
+  const auto run = [&](const std::string& xdg) {
+    const auto finished =
+        RunProgram({"/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+                    "/usr/bin/env", "-u", "TORPOR_RUNTIME_DIR", ctl, "usage"},
+                   {{"XDG_RUNTIME_DIR", xdg}});
+    EXPECT_THAT(finished, IsOk());
+    return finished.ok() ? *finished : Finished();
+  };
+  auto daemon = DaemonProcess::Start(own, {"--device=host-7", "--socket_mode=0666"});
+  ASSERT_THAT(daemon, IsOk());
+  const Finished found = run(dir_.path() + "/run");
+  EXPECT_EQ(found.exit_status, 0) << found.errors;
+  EXPECT_THAT(found.output, HasSubstr("Device host-7 "));
+  if (std::filesystem::exists("/run/torpor")) return;
+  const Finished none = run("/nowhere");
+  EXPECT_EQ(none.exit_status, 1);
+  EXPECT_THAT(none.errors,
+              testing::StartsWith("torporctl: UNAVAILABLE DAEMON_NOT_RUNNING: no daemon "
+                                  "listens under /nowhere/torpor or /run/torpor\n"));
 }
 
 TEST_F(TorporctlTest, CtrlCCancelsAtSeveralDaemons) {
@@ -126,7 +240,7 @@ TEST_F(TorporctlTest, CtrlCCancelsAtSeveralDaemons) {
   // The other one has nothing to put to sleep, and has said so unless the signal was quicker.
   EXPECT_THAT(*status, testing::AnyOf(3, 1));
   const std::string errors = ReadFile(options.error_file);
-  EXPECT_THAT(errors, testing::ContainsRegex("torporctl: unix:.*/host-0/control.sock: CANCELLED"));
+  EXPECT_THAT(errors, testing::ContainsRegex("torporctl: host-0: CANCELLED"));
   EXPECT_THAT(errors, testing::ContainsRegex("w-1 +model +[0-9]+ +guard +weights +1 +16.00 MiB"));
   ASSERT_THAT((*worker)->Ask("guard_end"), IsOk());
 }
@@ -263,6 +377,9 @@ TEST_F(TorporctlTest, Json) {
   const Finished refused = Ctl({"sleep", "--json", "--level=1", "nobody"});
   EXPECT_EQ(refused.exit_status, 1);
   EXPECT_THAT(refused.errors, HasSubstr("\"reason\": \"UNKNOWN_WORKER\""));
+  EXPECT_THAT(Ctl({"usage", "--device=nobody", "--json"}).errors,
+              HasSubstr("\"reason\": \"DAEMON_NOT_RUNNING\""));
+  EXPECT_THAT(Ctl({"dance", "--json"}).errors, HasSubstr("\"reason\": \"BAD_COMMAND\""));
 }
 
 TEST_F(TorporctlTest, ErrorsNameTheReason) {

@@ -215,6 +215,43 @@ TEST_F(WatchTest, AWatcherThatIsStoppedDoesNotKeepTheDaemonFromStopping) {
   EXPECT_EQ(ExitOf(*watch), 1);
 }
 
+TEST_F(WatchTest, WatchesSeveralDaemonsAndGoesOnWithoutOne) {
+  auto second = DaemonProcess::Start(dir_.path(), {"--device=host-1"});
+  ASSERT_THAT(second, IsOk());
+  std::filesystem::create_directory(dir_.path() + "/host-2");
+  const auto json = StartWatch({"--all", "--json"});
+  // Each tells a cursor first.
+  std::string both = Line(*json);
+  both += Line(*json);
+  EXPECT_THAT(both, HasSubstr("{\"device\": \"host-0\", \"target\": \"unix:"));
+  EXPECT_THAT(both, HasSubstr("{\"device\": \"host-1\", \"target\": \"unix:"));
+  const auto text = StartWatch({"--device=host-1,host-0,host-2"});
+  while (ReadFile(errors_).find("host-2") == std::string::npos) {
+    ASSERT_THAT(text->Wait(milliseconds(5)), HasReason("STILL_RUNNING"));
+  }
+  EXPECT_THAT(ReadFile(errors_), HasSubstr("torporctl: host-2: UNAVAILABLE DAEMON_NOT_RUNNING: "));
+  second->get()->process().Signal(SIGKILL);
+  EXPECT_THAT(LineWith(*json, "\"error\""),
+              AllOf(testing::StartsWith("{\"device\": \"host-1\", "), HasSubstr("\"code\":14")));
+  while (ReadFile(errors_).find("torporctl: host-1: UNAVAILABLE") == std::string::npos) {
+    ASSERT_THAT(text->Wait(milliseconds(5)), HasReason("STILL_RUNNING"));
+  }
+  // Nothing tells when the one that is left has begun.
+  std::vector<std::unique_ptr<WorkerProcess>> workers;
+  Result<std::string> line = Unavailable("NONE", "");
+  while (!line.ok()) {
+    ASSERT_LT(workers.size(), 60u);
+    workers.push_back(ConnectWorker("late", "1MiB"));
+    line = text->ReadLine(seconds(1));
+  }
+  EXPECT_THAT(*line, AllOf(testing::StartsWith("host-0  "), HasSubstr("(late) session opened")));
+  EXPECT_THAT(LineWith(*json, "\"late\""), testing::StartsWith("{\"device\": \"host-0\", "));
+  text->Signal(SIGTERM);
+  EXPECT_EQ(ExitOf(*text), 3);
+  ASSERT_THAT(daemon_->Stop(), IsOk());
+  EXPECT_EQ(ExitOf(*json), 1);
+}
+
 TEST_F(WatchTest, RefusesABadCursor) {
   const Finished finished = Ctl({"watch", "--cursor=yesterday"});
   EXPECT_EQ(finished.exit_status, 1);
@@ -253,7 +290,7 @@ TEST_F(WatchTest, ProgressIsDrawnOnATerminalOnly) {
     if (size > 0) text.append(drawn, static_cast<size_t>(size));
   }
   EXPECT_THAT(text, testing::StartsWith(cleared + "w-1 "));
-  EXPECT_THAT(text, HasSubstr(" of 16.00 MiB"));
+  EXPECT_THAT(text, ContainsRegex("w-1 copies weights  \\[[#.]+\\] +[0-9]+%  [^\r]* of 16.00 MiB"));
   EXPECT_THAT(text, testing::EndsWith(cleared));
 
   const Finished wake = Ctl({"wake", "model"});

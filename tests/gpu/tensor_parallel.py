@@ -357,7 +357,7 @@ def _refusal(answer):
     """Why an answer is no success; empty if it is."""
     if "error" in answer:
         return answer["error"].get("message", "refused")
-    workers = answer["answer"]["workers"]
+    workers = answer["response"]["workers"]
     return "; ".join(w["status"]["message"] for w in workers if (w.get("status") or {}).get("code"))
 
 

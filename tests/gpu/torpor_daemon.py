@@ -120,7 +120,7 @@ class Daemon:
 
 
 def ctl_each(daemons, command, *arguments, timeout=300):
-    """One torporctl call to several daemons: its status, and for each {"answer": ...} or
+    """One torporctl call to several daemons: its status, and for each {"response": ...} or
     {"error": ...}."""
     line = [
         daemons[0].programs.torporctl,
@@ -131,12 +131,12 @@ def ctl_each(daemons, command, *arguments, timeout=300):
     ]
     done = subprocess.run(line, capture_output=True, text=True, timeout=timeout, check=False)
     if len(daemons) > 1:
-        lines = done.stdout.splitlines()
-        if len(lines) != len(daemons):
+        answers = json.loads(done.stdout) if done.stdout else []
+        if len(answers) != len(daemons):
             raise CommandFailed(f"{command}: status {done.returncode}\n{done.stdout}{done.stderr}")
-        return done.returncode, [json.loads(answer) for answer in lines]
+        return done.returncode, answers
     # An error goes elsewhere.
-    key, text = ("answer", done.stdout) if done.stdout else ("error", done.stderr)
+    key, text = ("response", done.stdout) if done.stdout else ("error", done.stderr)
     return done.returncode, [{key: json.loads(text)}]
 
 
@@ -145,7 +145,7 @@ def ctl_all(daemons, command, *arguments, timeout=300):
     status, answers = ctl_each(daemons, command, *arguments, timeout=timeout)
     if status != 0:
         raise CommandFailed(f"{command} {' '.join(arguments)}: status {status}\n{answers}")
-    return [answer["answer"] for answer in answers]
+    return [answer["response"] for answer in answers]
 
 
 def number(answer, name):
