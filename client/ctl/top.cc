@@ -30,6 +30,8 @@ namespace {
 
 // Frames are drawn no faster.
 constexpr Duration kLeastPause = milliseconds(50);
+// In the environment: no colours, see no-color.org.
+constexpr char kNoColor[] = "NO_COLOR";
 // So that the clock goes on.
 constexpr Duration kMostPause = seconds(1);
 
@@ -43,7 +45,7 @@ View Snapshot(const std::deque<Follower>& followers) {
 }
 
 bool WantsColours() {
-  const char* no_color = std::getenv("NO_COLOR");
+  const char* no_color = std::getenv(kNoColor);
   return no_color == nullptr || *no_color == '\0';
 }
 
