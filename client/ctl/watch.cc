@@ -78,8 +78,9 @@ class Watcher {
       Print(*stream.daemon, response);
     }
     const grpc::Status status = reader->Finish();
-    // One that the daemon did not take is no advice; one of several is taken by no command.
-    if (!several_ && !stream.cursor.empty() &&
+    // One that the daemon did not take is no advice; one of several is taken by no command, and
+    // JSON has it in each response.
+    if (!several_ && !command_.json && !stream.cursor.empty() &&
         status.error_code() != grpc::StatusCode::INVALID_ARGUMENT) {
       std::fprintf(stderr, "torporctl: to go on from here: --cursor=%s\n", stream.cursor.c_str());
     }
