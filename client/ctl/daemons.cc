@@ -66,6 +66,15 @@ std::string Candidates(const std::vector<Daemon>& daemons) {
   return Join(paths, ",");
 }
 
+std::string AllCandidates(const std::vector<std::string>& dirs) {
+  std::vector<Daemon> all;
+  for (const std::string& dir : dirs) {
+    const std::vector<Daemon> found = Scan(dir);
+    all.insert(all.end(), found.begin(), found.end());
+  }
+  return Candidates(all);
+}
+
 bool Runs(const Daemon& daemon) { return daemon.status.ok(); }
 
 Daemon OfTarget(const std::string& target) {
@@ -88,10 +97,9 @@ Result<std::vector<Daemon>> FindDevices(const std::vector<std::string>& devices,
     if (!Runs(daemon)) {
       daemon.status = Unavailable("DAEMON_NOT_RUNNING", "no daemon serves device " + device +
                                                             " under " + Join(dirs, " or "));
-      for (const std::string& dir : dirs) {
-        const std::string candidates = Candidates(Scan(dir));
-        if (!candidates.empty()) daemon.status.Add("candidates", candidates);
-      }
+      // Those of the others that are asked as well would only be in the way.
+      const std::string candidates = devices.size() == 1 ? AllCandidates(dirs) : "";
+      if (!candidates.empty()) daemon.status.Add("candidates", candidates);
     }
     daemons.push_back(std::move(daemon));
   }

@@ -102,7 +102,8 @@ node=$!
 await torpor-node check
 
 for device in "host-0 $port" "host-1 $next"; do
-  metrics_of "${device#* }" | grep -q "torpor_device_info{.*uuid=\"${device% *}\"" ||
+  # Not through a pipe, which grep would close too early.
+  grep -q "torpor_device_info{.*uuid=\"${device% *}\"" <<< "$(metrics_of "${device#* }")" ||
     die "port ${device#* } has not the metrics of ${device% *}"
 done
 
