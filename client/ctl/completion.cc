@@ -12,6 +12,7 @@
 
 #include "client/ctl/call.h"
 #include "client/ctl/command.h"
+#include "client/ctl/credentials.h"
 #include "client/ctl/daemons.h"
 #include "lib/cli/flag_set.h"
 
@@ -23,7 +24,7 @@ constexpr Duration kPatience = milliseconds(500);
 
 constexpr char kBash[] = R"(# Completion of torporctl in bash.
 _torporctl() {
-  local i word current prefix words=() lines=() line
+  local i word current previous= prefix words=() lines=() line
   # Bash has made words of their own of '=' and ':'.
   for ((i = 1; i <= COMP_CWORD; i++)); do
     word=${COMP_WORDS[i]}
@@ -34,6 +35,13 @@ _torporctl() {
     fi
   done
   current=${words[-1]}
+  if ((${#words[@]} > 1)); then previous=${words[-2]}; fi
+  if [[ $current == --@(target|runtime-dir|tls-ca|tls-cert|tls-key)=* ||
+    $previous == --@(target|runtime-dir|tls-ca|tls-cert|tls-key) ]]; then
+    mapfile -t COMPREPLY < <(compgen -f -- "${current##*[=:]}")
+    compopt -o filenames 2> /dev/null
+    return 0
+  fi
   prefix=${current%"${current##*[=:]}"}
   mapfile -t lines < <("${COMP_WORDS[0]}" __complete "${words[@]}" 2> /dev/null)
   COMPREPLY=()
@@ -116,8 +124,9 @@ struct Context {
       if (const FlagSet::Description* flag = FindFlag(all_flags, word); flag != nullptr) {
         const bool next = word.find('=') == std::string::npos && !flag->value.empty();
         if (next && i + 2 == words.size()) pending = flag;
-        const bool says_where =
-            flag->name == "target" || flag->name == "device" || flag->name == "runtime-dir";
+        const bool says_where = flag->name == "target" || flag->name == "device" ||
+                                flag->name == "runtime-dir" ||
+                                flag->name.compare(0, 4, "tls-") == 0;
         if (next && i + 2 < words.size()) {
           ++i;
           if (says_where) where.push_back("--" + flag->name + "=" + words[i]);
@@ -260,19 +269,20 @@ std::vector<std::string> Complete(const std::vector<std::string>& words, const K
 
 KnownNames AskForNames(const std::vector<std::string>& words) {
   KnownNames names;
-  const auto find = [](std::vector<std::string> flags) {
+  const auto find = [](std::vector<std::string> flags) -> Result<std::vector<Daemon>> {
     flags.emplace_back("usage");
-    const Result<Command> command = ParseCommand(flags);
-    return command.ok() ? FindDaemons(*command) : Result<std::vector<Daemon>>(command.status());
+    TORPOR_ASSIGN_OR_RETURN(const Command command, ParseCommand(flags));
+    TORPOR_RETURN_IF_ERROR(UseTls(command.tls));
+    return FindDaemons(command);
   };
   std::vector<std::string> where = Context(words).where;
   std::vector<std::string> everywhere = {"--all-devices"};
   bool one_is_meant = false;
   for (const std::string& flag : where) {
-    if (flag.compare(0, 14, "--runtime-dir=") == 0) {
-      everywhere.push_back(flag);
-    } else {
+    if (flag.compare(0, 9, "--target=") == 0 || flag.compare(0, 9, "--device=") == 0) {
       one_is_meant = true;
+    } else {
+      everywhere.push_back(flag);
     }
   }
   if (const auto all = find(everywhere); all.ok()) {

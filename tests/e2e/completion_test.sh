@@ -29,7 +29,7 @@ completes() {
     [ -z "$line" ] || COMP_WORDS+=("")
     COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
     _torporctl torporctl
-    printf "%s\n" "${COMPREPLY[@]}"' bash "$1" | sort | paste -sd,)
+    printf "%s\n" "${COMPREPLY[@]}"' bash "$1" 2>&1 | sort | paste -sd,)
   if [ "$said" != "$2" ]; then
     echo "completion of \"$1\": \"$said\" and not \"$2\"" >&2
     failed=1
@@ -37,6 +37,8 @@ completes() {
 }
 
 completes "torporctl us" usage
+completes "torporctl --targ" --target=
+completes "torporctl --target" --target=
 completes "torporctl sleep " ""  # nobody is there
 completes "torporctl completion " bash,fish,zsh
 
@@ -71,6 +73,10 @@ completes "torporctl release " r-1
 completes "torporctl usage --device=" host-0
 completes "torporctl usage --dev" --device=
 completes "torporctl --target=unix:$TORPOR_RUNTIME_DIR/host-0/control.sock sleep m" model
+
+touch "$scratch/ca.pem"
+completes "torporctl --tls-ca=$scratch/c" "$scratch/ca.pem,$scratch/commands"
+completes "torporctl usage --runtime-dir $scratch/b" "$scratch/bin"
 
 # Who does not answer is waited for only shortly, and nothing is said.
 kill -STOP "${pids[0]}"
