@@ -24,7 +24,7 @@ constexpr Duration kPatience = milliseconds(500);
 
 constexpr char kBash[] = R"(# Completion of torporctl in bash.
 _torporctl() {
-  local i word current previous= prefix words=() lines=() line
+  local i word current previous='' prefix words=() lines=() line
   # Bash has made words of their own of '=' and ':'.
   for ((i = 1; i <= COMP_CWORD; i++)); do
     word=${COMP_WORDS[i]}

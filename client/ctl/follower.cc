@@ -50,16 +50,16 @@ DaemonView Follower::Snapshot() const {
   return view;
 }
 
-bool Follower::Begin(grpc::ClientContext& context, grpc::ClientContext*& slot) {
+bool Follower::Begin(grpc::ClientContext& context, Call call) {
   MutexLock lock(mutex_);
   if (ends_) return false;
-  slot = &context;
+  this->*call = &context;
   return true;
 }
 
-void Follower::End(grpc::ClientContext*& slot) {
+void Follower::End(Call call) {
   MutexLock lock(mutex_);
-  slot = nullptr;
+  this->*call = nullptr;
 }
 
 bool Follower::Pause(Duration time) {
@@ -76,14 +76,14 @@ void Follower::PollUsage() {
     grpc::ClientContext context;
     context.set_wait_for_ready(!answers);
     SetTimeout(context, answers ? kUsageTimeout : kReconnectTimeout);
-    if (!Begin(context, usage_)) return;
+    if (!Begin(context, &Follower::usage_)) return;
     {
       MutexLock lock(mutex_);
       stale_ = false;
     }
     v1::UsageResponse usage;
     const grpc::Status status = stub_->Usage(&context, {}, &usage);
-    End(usage_);
+    End(&Follower::usage_);
     {
       MutexLock lock(mutex_);
       if (ends_) return;
@@ -112,7 +112,7 @@ void Follower::FollowEvents() {
   for (;;) {
     grpc::ClientContext context;
     context.set_wait_for_ready(true);
-    if (!Begin(context, watch_)) return;
+    if (!Begin(context, &Follower::watch_)) return;
     const auto reader = stub_->Watch(&context, request);
     v1::WatchResponse response;
     while (reader->Read(&response)) {
@@ -129,7 +129,7 @@ void Follower::FollowEvents() {
       changed_();
     }
     const grpc::Status status = reader->Finish();
-    End(watch_);
+    End(&Follower::watch_);
     if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) request.clear_cursor();
     {
       MutexLock lock(mutex_);

@@ -32,9 +32,11 @@ class Follower {
  private:
   void PollUsage() EXCLUDES(mutex_);
   void FollowEvents() EXCLUDES(mutex_);
+  // The context of one of the two calls under way.
+  using Call = grpc::ClientContext* Follower::*;
   // Whether it may begin: not when this is to end.
-  bool Begin(grpc::ClientContext& context, grpc::ClientContext*& slot) EXCLUDES(mutex_);
-  void End(grpc::ClientContext*& slot) EXCLUDES(mutex_);
+  bool Begin(grpc::ClientContext& context, Call call) EXCLUDES(mutex_);
+  void End(Call call) EXCLUDES(mutex_);
   // False when this is to end.
   bool Pause(Duration time) EXCLUDES(mutex_);
 
