@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <grpc/grpc.h>
+#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
@@ -9,12 +10,16 @@
 #include <sys/socket.h>
 
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <future>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include "daemon/log.h"
 
 namespace torpor {
 namespace {
@@ -22,8 +27,23 @@ namespace {
 constexpr char kServiceName[] = "torpor.v1.MemoryService";
 constexpr int kMaxRequestBytes = 1 << 20;
 constexpr int kHandshakeTimeoutMs = 10'000;
+constexpr Duration kGrpcLogInterval = seconds(5);
 constexpr Duration kForLastAnswers = milliseconds(200);
 constexpr Duration kForCancelledCalls = milliseconds(300);
+
+// gRPC tells of each handshake that fails: a stranger could fill the disk.
+void TellOfGrpc(gpr_log_func_args* told) {
+  static Mutex mutex;
+  static int64_t count = 0;
+  static std::optional<TimePoint> last;
+  MutexLock lock(mutex);
+  ++count;
+  const TimePoint now = Clock::Real().Now();
+  if (last.has_value() && now < *last + kGrpcLogInterval) return;
+  log::Warning("gRPC: {} errors, the last: {}", count, told->message);
+  count = 0;
+  last = now;
+}
 
 bool IsOf(int fd, int port) {
   sockaddr_storage local{};
@@ -49,6 +69,7 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Start(MemoryServiceImpl& s
                                                             access::Peers& peers,
                                                             const Options& options) {
   static const bool plugins_ready = [] {
+    ::gpr_set_log_function(TellOfGrpc);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     // For good: its end would wait up to ten seconds for a poller of its own.

@@ -166,6 +166,9 @@ TEST_F(TlsTest, WhoeverHasNoGoodCertificateDoesNotGetIn) {
   EXPECT_EQ(Usage(*With("operator", "ca2")).error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(Outcome(Usage(*With("operator"))), "OK");
   EXPECT_THAT(daemon_->Usage(), IsOk()) << "the socket is as ever";
+  // Each failure is told in the daemon's way, and not each for itself.
+  EXPECT_THAT(daemon_->log(), HasSubstr(" warning gRPC: "));
+  EXPECT_THAT(daemon_->log(), testing::Not(HasSubstr("\nE")));
   EXPECT_EQ(*daemon_->Stop(), 0);
 }
 
