@@ -81,22 +81,6 @@ Status ParseMode(std::string_view text, mode_t& mode) {
   return Status::Ok();
 }
 
-// A name or a number.
-Status ParseGroup(std::string_view text, std::optional<gid_t>& group) {
-  const std::string name(text);
-  if (AllDigits(name) && name.size() < 10) {
-    group = static_cast<gid_t>(std::stoul(name));
-    return Status::Ok();
-  }
-  ::group entry{};
-  ::group* found = nullptr;
-  std::vector<char> room(1 << 16);
-  (void)::getgrnam_r(name.c_str(), &entry, room.data(), room.size(), &found);
-  if (found == nullptr) return InvalidArgument("BAD_FLAG", "there is no group \"" + name + "\"");
-  group = entry.gr_gid;
-  return Status::Ok();
-}
-
 Status CheckTls(const Flags& flags) {
   const int given = (flags.tls_cert.empty() ? 0 : 1) + (flags.tls_key.empty() ? 0 : 1) +
                     (flags.tls_client_ca.empty() ? 0 : 1);
@@ -216,13 +200,13 @@ FlagSet MakeFlagSet(Flags& flags) {
       "worker_socket_mode", "MODE",
       "that of the workers' socket, if it is another one (default --socket_mode)",
       [&](std::string_view value) { return ParseMode(value, flags.worker_socket_mode.emplace()); });
-  set.Add("socket_group", "GROUP",
-          "group of the sockets, a name or number; the daemon has to be root or in it (default its "
-          "own)",
-          [&](std::string_view value) { return ParseGroup(value, flags.socket_group); });
-  set.Add("worker_socket_group", "GROUP",
-          "that of the workers' socket, if it is another one (default --socket_group)",
-          [&](std::string_view value) { return ParseGroup(value, flags.worker_socket_group); });
+  set.AddString("socket_group", "GROUP",
+                "group of the sockets, a name or number; the daemon has to be root or in it "
+                "(default its own)",
+                &flags.socket_group);
+  set.AddString("worker_socket_group", "GROUP",
+                "that of the workers' socket, if it is another one (default --socket_group)",
+                &flags.worker_socket_group);
   set.Add("log_level", "LEVEL", "debug, info, warning or error (default info)",
           [&](std::string_view value) {
             TORPOR_ASSIGN_OR_RETURN(flags.log_level, log::ParseLevel(value));
@@ -238,6 +222,19 @@ FlagSet MakeFlagSet(Flags& flags) {
 std::string ListenAddress::ToString() const {
   const bool v6 = host.find(':') != std::string::npos;
   return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+Result<std::optional<gid_t>> FindGroup(const std::string& name) {
+  if (name.empty()) return std::optional<gid_t>();
+  if (AllDigits(name) && name.size() < 10) {
+    return std::optional<gid_t>(static_cast<gid_t>(std::stoul(name)));
+  }
+  ::group entry{};
+  ::group* found = nullptr;
+  std::vector<char> room(1 << 16);
+  (void)::getgrnam_r(name.c_str(), &entry, room.data(), room.size(), &found);
+  if (found != nullptr) return std::optional<gid_t>(entry.gr_gid);
+  return InvalidArgument("UNKNOWN_GROUP", "there is no group \"" + name + "\"").With("group", name);
 }
 
 Result<ListenAddress> ParseAddress(const std::string& text) {

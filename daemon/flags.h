@@ -29,6 +29,9 @@ Result<ListenAddress> ParseAddress(const std::string& text);
 // Whether only this machine reaches it.
 bool IsLoopback(const ListenAddress& address);
 
+// The group of this name or number; none for "". INVALID_ARGUMENT UNKNOWN_GROUP.
+Result<std::optional<gid_t>> FindGroup(const std::string& name);
+
 // What torpord is told on its command line; docs/reference.md has the table.
 struct Flags {
   DriverChoice driver = DriverChoice::kAuto;
@@ -56,8 +59,8 @@ struct Flags {
   Bytes host_granularity = MiB(2);
   mode_t socket_mode = 0660;
   std::optional<mode_t> worker_socket_mode;  // none: socket_mode
-  std::optional<gid_t> socket_group;         // none: the process's
-  std::optional<gid_t> worker_socket_group;  // none: socket_group
+  std::string socket_group;                  // FindGroup
+  std::string worker_socket_group;           // empty: socket_group
   log::Level log_level = log::Level::kInfo;
   bool help = false;
   bool version = false;

@@ -113,9 +113,10 @@ TEST(FlagsTest, SocketsMayDiffer) {
   ASSERT_THAT(flags, IsOk());
   EXPECT_EQ(flags->socket_mode, 0600U);
   EXPECT_EQ(flags->worker_socket_mode, 0666U);
-  EXPECT_EQ(flags->socket_group, 0U);
-  EXPECT_EQ(flags->worker_socket_group, 61234U);
-  EXPECT_THAT(ParseFlags({"--socket_group=no-such-group"}), HasReason("BAD_FLAG"));
+  EXPECT_EQ(*FindGroup(flags->socket_group), gid_t{0});
+  EXPECT_EQ(*FindGroup(flags->worker_socket_group), gid_t{61234});
+  EXPECT_EQ(*FindGroup(""), std::nullopt);
+  EXPECT_THAT(FindGroup("no-such-group"), HasReason("UNKNOWN_GROUP"));
 }
 
 }  // namespace

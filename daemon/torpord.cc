@@ -188,24 +188,29 @@ Result<std::optional<access::Policy>> LoadPolicy(const Flags& flags) {
   return std::optional<access::Policy>(std::move(policy));
 }
 
-// Whether a daemon could start with the files that it is told of, as they are now.
-Status CheckFiles(const Flags& flags) {
-  TORPOR_RETURN_IF_ERROR(LoadPolicy(flags).status());
-  const std::optional<access::TlsFiles> tls = TlsOf(flags);
-  return tls.has_value() ? access::CheckTlsFiles(*tls) : Status::Ok();
-}
-
-// With a keeper it is not final: files can be mended, and there may be workers that wait.
-Status CheckFilesAtStart(const Flags& flags) {
-  const Status checked = CheckFiles(flags);
-  return flags.keeper.empty() ? checked : NotTheCommandLine(checked);
+// What the command line only names, and what may be otherwise at the next start.
+struct Named {
+  std::optional<access::Policy> policy;
+  std::optional<access::TlsFiles> tls;
+  std::optional<gid_t> socket_group;
+  std::optional<gid_t> worker_socket_group;
+};
+Result<Named> LookUp(const Flags& flags) {
+  Named named;
+  TORPOR_ASSIGN_OR_RETURN(named.policy, LoadPolicy(flags));
+  named.tls = TlsOf(flags);
+  if (named.tls.has_value()) TORPOR_RETURN_IF_ERROR(access::CheckTlsFiles(*named.tls));
+  TORPOR_ASSIGN_OR_RETURN(named.socket_group, FindGroup(flags.socket_group));
+  TORPOR_ASSIGN_OR_RETURN(named.worker_socket_group, FindGroup(flags.worker_socket_group));
+  if (flags.worker_socket_group.empty()) named.worker_socket_group = named.socket_group;
+  return named;
 }
 
 Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& stop_signals) {
-  TORPOR_RETURN_IF_ERROR(CheckFilesAtStart(flags));
-  auto policy = LoadPolicy(flags);
-  if (!policy.ok()) return NotTheCommandLine(policy.status());
-  access::Gate gate(*std::move(policy));
+  auto named = LookUp(flags);
+  // With a keeper that is not final: it can be mended, and there may be workers that wait.
+  if (!named.ok()) return flags.keeper.empty() ? named.status() : NotTheCommandLine(named.status());
+  access::Gate gate(std::move(named->policy));
   TORPOR_ASSIGN_OR_RETURN(std::unique_ptr<Driver> driver, OpenDriver(flags));
   if (decorators.driver != nullptr) driver = decorators.driver(std::move(driver));
   TimedDriver timed(*driver);
@@ -223,8 +228,7 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
   Core::Options options;
   options.worker_socket = dir.worker_socket();
   options.socket_mode = flags.worker_socket_mode.value_or(flags.socket_mode);
-  options.socket_group =
-      flags.worker_socket_group.has_value() ? flags.worker_socket_group : flags.socket_group;
+  options.socket_group = named->worker_socket_group;
   if (!flags.access.empty()) {
     options.admit = [&gate](const net::PeerCredentials& peer) { return gate.AdmitWorker(peer); };
   }
@@ -255,7 +259,7 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
   // Whether another daemon would start now, and the keeper can be left alone: it may be stopped,
   // and not be noticed yet.
   const auto may_leave = [&]() -> Status {
-    TORPOR_RETURN_IF_ERROR(CheckFiles(flags));
+    TORPOR_RETURN_IF_ERROR(LookUp(flags).status());
     if (keeper != nullptr) (void)keeper->Answers();
     return core->Protection();
   };
@@ -278,7 +282,7 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
   TORPOR_ASSIGN_OR_RETURN(
       server, ControlServer::Start(service, gate.peers(),
                                    {dir.control_socket(), flags.socket_mode, flags.listen,
-                                    TlsOf(flags), flags.socket_group}));
+                                    named->tls, named->socket_group}));
   keeper_health.Serve(server.get());
 
   Recovery recovery;
