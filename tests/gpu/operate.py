@@ -1,6 +1,6 @@
-"""What operators run, on a GPU: doctor, top, health, and a Prometheus that scrapes while a model sleeps.
+"""What operators run, on a GPU: top, health, metrics, and a Prometheus that scrapes while a model sleeps.
 
-Keeps what `torporctl doctor` and `torporctl top --once` print, without a daemon, awake and asleep.
+Keeps what `torporctl top --once` prints, awake and asleep.
 With --prometheus, the times of sleeps and wakes without a scraper and with a real Prometheus that
 scrapes each second and each 100 ms, in turn; every byte is new before each sleep, so that all are
 copied. Ends with 0 if every check held.
@@ -201,12 +201,6 @@ def main():
     port = free_port()
     torch.cuda.init()
 
-    with tempfile.TemporaryDirectory(prefix="torpor-") as empty:
-        begin = time.monotonic()
-        status, text = keep(out, "doctor-alone", [ctl, "doctor", f"--runtime-dir={empty}"])
-        figures.row("doctor, no daemon", seconds=time.monotonic() - begin)
-        figures.check("doctor names the GPU", torch.cuda.get_device_name(0) in text)
-
     with Daemon(
         programs, "--driver=cuda", f"--metrics=127.0.0.1:{port}", log=out / "operate-torpord.log",
         keeper=True,
@@ -216,9 +210,6 @@ def main():
         model = Model(daemon.runtime_dir, options.parts)
         status, text = keep(out, "health", [ctl, at, "health"])
         figures.check("health says SERVING", status == 0 and "SERVING" in text, text)
-        begin = time.monotonic()
-        keep(out, "doctor", [ctl, "doctor", f"--runtime-dir={daemon.runtime_dir}"])
-        figures.row("doctor, with a daemon", seconds=time.monotonic() - begin)
         keep(out, "top-awake", [ctl, at, "top", "--once"], **size)
         daemon.ctl("sleep", "--level=1", "model")
         status, text = keep(out, "top-asleep", [ctl, at, "top", "--once"], **size)

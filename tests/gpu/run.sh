@@ -18,7 +18,7 @@
 #   multi     sleeps and wakes on all GPUs of the host at once, a daemon for
 #             each, beside the link of one and of all; --multi= passes a flag
 #             to multi_gpu.py, as in --multi=--load=seed
-#   operate   torporctl's doctor, top and health; with --prometheus= sleeps and
+#   operate   torporctl's top and health, metrics; with --prometheus= sleeps and
 #             wakes beside those while that Prometheus scrapes
 #   package   PyTorch through the Python package: models of 2B and 7B shape,
 #             graphs, torch.compile, 50 cycles, what the package costs
