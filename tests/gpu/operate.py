@@ -85,6 +85,13 @@ class Model:
             return self.sums() == self.expected
 
 
+def query(api, text):
+    """The value of a query that has one."""
+    answer = json.loads(get(f"{api}/query?query={urllib.parse.quote(text)}"))
+    result = answer["data"]["result"]
+    return float(result[0]["value"][1]) if result else 0.0
+
+
 @contextlib.contextmanager
 def prometheus(program, port, interval):
     """A real one that scrapes `port`; gives its API."""
@@ -114,17 +121,14 @@ def prometheus(program, port, interval):
                     break
                 except (urllib.error.URLError, ConnectionError):
                     time.sleep(0.05)
-            yield f"http://{address}/api/v1"
+            api = f"http://{address}/api/v1"
+            # It looks for its targets some seconds after it is ready.
+            while query(api, "sum(up)") == 0:
+                time.sleep(0.05)
+            yield api
         finally:
             process.kill()
             process.wait()
-
-
-def query(api, text):
-    """The value of a query that has one."""
-    answer = json.loads(get(f"{api}/query?query={urllib.parse.quote(text)}"))
-    result = answer["data"]["result"]
-    return float(result[0]["value"][1]) if result else 0.0
 
 
 def timed(daemon, *command):
@@ -155,6 +159,8 @@ def cycles(daemon, model, rounds):
 def scrape_cost(options, daemon, port, model, figures):
     head = ("scrapes", "sleep p50", "sleep p95", "wake p50", "wake p95", "scrape, mean", "scrapes done")
     lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+    while daemon.ctl("usage")["host_pool"]["pinning"]:
+        time.sleep(0.1)
     cycles(daemon, model, 3)
     for interval in (None, "1s", "100ms") * 2:
         with contextlib.ExitStack() as stack:
