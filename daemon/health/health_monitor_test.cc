@@ -70,6 +70,13 @@ class HealthMonitorTest : public testing::Test {
     const int64_t enough = driver_->Calls(CallKind::kGetMemoryInfo) + more;
     while (driver_->Calls(CallKind::kGetMemoryInfo) < enough) std::this_thread::yield();
   }
+  // From the next probe on, without one that gets through between.
+  void FailProbes(const Status& status) {
+    driver_->StopAt(CallKind::kGetMemoryInfo, 1);
+    ASSERT_TRUE(driver_->WaitUntilStopped(Clock::Real().Now() + seconds(60)));
+    for (int i = 1; i <= kMany; ++i) driver_->FailNth(CallKind::kGetMemoryInfo, i, status);
+    driver_->Continue();
+  }
   std::vector<std::string> told() {
     MutexLock lock(mutex_);
     return told_;
@@ -99,9 +106,7 @@ TEST_F(HealthMonitorTest, NotServingUntilItHasStarted) {
 
 TEST_F(HealthMonitorTest, ALostGpuAndBack) {
   Start();
-  for (int i = 1; i <= kMany; ++i) {
-    driver_->FailNth(CallKind::kGetMemoryInfo, i, Internal("CUDA_ERROR_ECC_UNCORRECTABLE", "ecc"));
-  }
+  FailProbes(Internal("CUDA_ERROR_ECC_UNCORRECTABLE", "ecc"));
   Await("GPU_LOST");
   EXPECT_EQ(monitor_->status().code(), Code::kUnavailable);
   EXPECT_EQ(monitor_->status().details().at("cause"), "CUDA_ERROR_ECC_UNCORRECTABLE");
@@ -118,9 +123,7 @@ TEST_F(HealthMonitorTest, AnErrorThatPassesIsNone) {
   driver_->FailNth(CallKind::kGetMemoryInfo, 2, Internal("CUDA_ERROR_UNKNOWN", "and again"));
   AwaitProbes(20);
   EXPECT_THAT(told(), ElementsAre(""));
-  for (int i = 1; i <= kMany; ++i) {
-    driver_->FailNth(CallKind::kGetMemoryInfo, i, Internal("CUDA_ERROR_UNKNOWN", "always"));
-  }
+  FailProbes(Internal("CUDA_ERROR_UNKNOWN", "always"));
   Await("GPU_LOST");
   driver_->ClearFaults();
   Await("");

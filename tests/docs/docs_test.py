@@ -142,6 +142,22 @@ def table_flags(text):
     return rows
 
 
+class Index(unittest.TestCase):
+    def test_rpc_reference_is_up_to_date(self):
+        done = subprocess.run(
+            [sys.executable, "-B", ROOT / "docs/generate_rpc_reference.py", "--check"],
+            capture_output=True, text=True,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_every_page_is_in_the_index(self):
+        linked = set(re.findall(r"\]\(([^)#]+)", read("docs/README.md")))
+        for path in sorted((ROOT / "docs").rglob("*.md")):
+            name = path.relative_to(ROOT / "docs").as_posix()
+            if name != "README.md" and not name.startswith("measurements/"):
+                self.assertIn(name, linked)
+
+
 class Reasons(unittest.TestCase):
     def test_each_has_a_section_and_each_section_a_reason(self):
         documented = set(sections("docs/errors.md"))

@@ -290,7 +290,7 @@ TEST_F(WatchTest, ProgressIsDrawnOnATerminalOnly) {
     if (size > 0) text.append(drawn, static_cast<size_t>(size));
   }
   EXPECT_THAT(text, testing::StartsWith(cleared + "w-1 "));
-  EXPECT_THAT(text, ContainsRegex("w-1 copies weights  \\[[#.]+\\] +[0-9]+%  [^\r]* of 16.00 MiB"));
+  EXPECT_THAT(text, ContainsRegex("w-1 [^\r]*  \\[[#.]+\\] +[0-9]+%  [^\r]* of 16.00 MiB"));
   EXPECT_THAT(text, testing::EndsWith(cleared));
 
   const Finished wake = Ctl({"wake", "model"});
