@@ -150,6 +150,17 @@ class Index(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_rpc_reference_has_each_call_and_field(self):
+        proto = re.sub(r"//.*", "", read("proto/torpor/v1/memory_service.proto"))
+        calls = re.findall(r"rpc (\w+)", proto)
+        self.assertGreater(len(calls), 7)
+        self.assertEqual(set(calls), set(sections("docs/rpc.md")))
+        documented = sections("docs/rpc.md", "##")
+        for name, body in re.findall(r"(?ms)^(?:message|enum) (\w+) \{\n(.*?)^\}", proto):
+            with self.subTest(name=name):
+                rows = re.findall(r"(?m)^\| `(\w+)` \|", documented[name])
+                self.assertEqual(re.findall(r"(\w+) = \d+;", body), rows)
+
     def test_every_page_is_in_the_index(self):
         linked = set(re.findall(r"\]\(([^)#]+)", read("docs/README.md")))
         for path in sorted((ROOT / "docs").rglob("*.md")):
