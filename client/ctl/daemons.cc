@@ -46,7 +46,8 @@ std::vector<Daemon> Scan(const std::string& runtime_dir) {
   std::filesystem::directory_iterator entry(runtime_dir, error);
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     const std::string device = entry->path().filename().string();
-    if (!IsSocket(runtime_dir + "/" + device + kSocketName)) continue;
+    if (!IsSocket(std::string(runtime_dir).append("/").append(device).append(kSocketName)))
+      continue;
     found.push_back(OfDevice(runtime_dir, device));
   }
   std::sort(found.begin(), found.end(),
@@ -62,6 +63,7 @@ std::string Join(const std::vector<std::string>& items, const char* separator) {
 
 std::string Candidates(const std::vector<Daemon>& daemons) {
   std::vector<std::string> paths;
+  paths.reserve(daemons.size());
   for (const Daemon& daemon : daemons) paths.push_back(daemon.target.substr(kUnix.size()));
   return Join(paths, ",");
 }

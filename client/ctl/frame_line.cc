@@ -62,6 +62,7 @@ FrameLine& FrameLine::Bar(size_t width, const std::vector<Part>& parts, int64_t 
   if (width > left_) width = left_;
   if (width < 3) return *this;
   std::vector<int64_t> amounts;
+  amounts.reserve(parts.size());
   for (const Part& part : parts) amounts.push_back(part.amount);
   const std::vector<size_t> cells = BarCells(width - 2, amounts, total);
   size_t rest = width - 2;

@@ -163,7 +163,7 @@ Status Require(const Caller& caller, Roles any_of, const std::string& action) {
 }
 
 Result<Policy> Policy::Load(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) return ErrnoStatus(errno, "open the access file " + path);
   struct stat about {};
   if (::fstat(file.get(), &about) != 0) return ErrnoStatus(errno, "look at " + path);
