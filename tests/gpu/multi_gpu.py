@@ -424,7 +424,7 @@ def main():
     table = run.one_and_all()
     print(table, flush=True)
     with open(out / "multi.md", "a", encoding="utf-8") as file:
-        file.write(f"{table}\n## The host\n\n```\n{topology}```\n")
+        file.write(f"{table}\n## The host\n\n```text\n{topology}```\n")
     failed = figures.failed()
     print(f"{len(figures.checks) - len(failed)} checks held, {len(failed)} failed")
     return 1 if failed else 0

@@ -77,7 +77,7 @@ def main():
         "What becomes of each operation, and of everybody's bytes, if something happens just before any of its",
         "steps. All of it is made by",
         "",
-        "```",
+        "```sh",
         "tests/survival/survival.sh",
         "```",
         "",
