@@ -22,7 +22,8 @@ NOT_RUN = {
     "a form, not a command",
 }
 
-MARK = re.compile(r"(not run|until|setup|fails|not output)(?::\s*(.*))?", re.DOTALL)
+# `capture` is of docs/capture_top.py.
+MARK = re.compile(r"(not run|until|setup|fails|not output|capture)(?::\s*(.*))?", re.DOTALL)
 
 
 class Malformed(Exception):
@@ -81,7 +82,7 @@ def problem_of(block):
         return f"fenced with {block.language or 'no language'}"
     if block.language in COMMANDS and block.marks.get("not run", next(iter(NOT_RUN))) not in NOT_RUN:
         return f"not run for an unknown reason: {block.marks['not run']}"
-    if block.language not in COMMANDS and block.marks.keys() - {"not output"}:
+    if block.language not in COMMANDS and block.marks.keys() - {"not output", "capture"}:
         return f"{block.language} is not run anyway"
     return None
 
