@@ -99,10 +99,11 @@ class Flags {
              command.runtime_dir = std::string(value);
              return Status::Ok();
            });
-    set_.AddDuration("timeout",
-                     "give up after so long (default 5m; usage, health: 10s); watch, top: end after "
-                     "it; doctor: on each question (default 15s)",
-                     &command.timeout);
+    set_.AddDuration(
+        "timeout",
+        "give up after so long (default 5m; usage, health: 10s); watch, top: end after "
+        "it; doctor: on each question (default 15s)",
+        &command.timeout);
     set_.AddSwitch("json", "print the answer as protobuf JSON", &command.json);
     set_.AddSwitch("help", "print this", &words.help);
     set_.AddSwitch("version", "print the version", &words.version);
