@@ -3,8 +3,6 @@
 #include <arpa/inet.h>
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -27,6 +25,8 @@ namespace {
 constexpr char kServiceName[] = "torpor.v1.MemoryService";
 constexpr int kMaxRequestBytes = 1 << 20;
 constexpr int kHandshakeTimeoutMs = 10'000;
+// More than all calls that may wait for memory: what is beyond that waits at the client.
+constexpr int kStreamsOfConnection = 2048;
 constexpr Duration kGrpcLogInterval = seconds(5);
 constexpr Duration kForLastAnswers = milliseconds(200);
 constexpr Duration kForCancelledCalls = milliseconds(300);
@@ -65,23 +65,28 @@ void EndTcpConnections(int port) {
 
 }  // namespace
 
+ControlServer::ControlServer(MemoryServiceImpl& service, access::Gate& gate)
+    : service_(service),
+      health_(&gate),
+      reflection_(&gate, {kServiceName, grpc::health::v1::Health::service_full_name()}) {}
+
 Result<std::unique_ptr<ControlServer>> ControlServer::Start(MemoryServiceImpl& service,
-                                                            access::Peers& peers,
+                                                            access::Gate& gate,
                                                             const Options& options) {
   static const bool plugins_ready = [] {
     ::gpr_set_log_function(TellOfGrpc);
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::EnableDefaultHealthCheckService(false);
     // For good: its end would wait up to ten seconds for a poller of its own.
     ::grpc_init();
     return true;
   }();
   (void)plugins_ready;
 
-  std::unique_ptr<ControlServer> control(new ControlServer(service));
+  std::unique_ptr<ControlServer> control(new ControlServer(service, gate));
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsOfConnection);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
   int port = 0;
   if (options.listen.has_value()) {
@@ -91,6 +96,8 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Start(MemoryServiceImpl& s
                              &port);
   }
   builder.RegisterService(&service);
+  builder.RegisterService(&control->health_);
+  control->reflection_.RegisterAt(builder);
   control->server_ = builder.BuildAndStart();
   if (control->server_ == nullptr || (options.listen.has_value() && port == 0)) {
     return Unavailable("CANNOT_LISTEN",
@@ -99,33 +106,29 @@ Result<std::unique_ptr<ControlServer>> ControlServer::Start(MemoryServiceImpl& s
   }
   control->SetHealth(false, true);
   // gRPC's own listener tells nobody of whom a connection is.
-  TORPOR_ASSIGN_OR_RETURN(control->listener_, access::ControlListener::Start(
-                                                  {options.socket, options.socket_mode,
-                                                   options.socket_group, options.connections},
-                                                  peers, [server = control->server_.get()](int fd) {
-                                                    grpc::AddInsecureChannelFromFd(server, fd);
-                                                  }));
+  access::ControlListener::Options socket;
+  socket.path = options.socket;
+  socket.mode = options.socket_mode;
+  socket.group = options.socket_group;
+  socket.connections = options.connections;
+  socket.is_stranger = [&gate](const net::PeerCredentials& peer) { return gate.IsStranger(peer); };
+  TORPOR_ASSIGN_OR_RETURN(control->listener_,
+                          access::ControlListener::Start(
+                              socket, gate.peers(), [server = control->server_.get()](int fd) {
+                                grpc::AddInsecureChannelFromFd(server, fd);
+                              }));
   control->listen_ = options.listen;
   if (control->listen_.has_value()) control->listen_->port = port;
   return control;
 }
 
-void ControlServer::SetProtected(bool is_protected) {
-  server_->GetHealthCheckService()->SetServingStatus(kKeeperName, is_protected);
-}
+void ControlServer::SetProtected(bool is_protected) { health_.Set(kKeeperName, is_protected); }
 
 void ControlServer::SetHealth(bool serving, bool alive) {
-  grpc::HealthCheckServiceInterface* const health = server_->GetHealthCheckService();
-  MutexLock lock(mutex_);
-  // Streams would be told what they know.
-  if (serving_ != serving) {
-    // Who hears of the one finds the other so, too.
-    health->SetServingStatus(kServiceName, serving);
-    health->SetServingStatus("", serving);
-  }
-  if (alive_ != alive) health->SetServingStatus(kAliveName, alive);
-  serving_ = serving;
-  alive_ = alive;
+  // Who hears of the second finds the first so, too.
+  health_.Set(kServiceName, serving);
+  health_.Set("", serving);
+  health_.Set(kAliveName, alive);
 }
 
 ControlServer::~ControlServer() {
@@ -149,7 +152,7 @@ void ControlServer::Close(Duration patience) {
 }
 
 void ControlServer::Shutdown(Duration patience, const std::function<void()>& hurry) {
-  server_->GetHealthCheckService()->SetServingStatus(false);
+  health_.EndServing();
   if (!service_.Drain(Clock::Real().Now() + patience)) {
     hurry();
     service_.Drain(Clock::Real().Now() + std::chrono::hours(24));

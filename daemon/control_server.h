@@ -10,12 +10,13 @@
 #include <string>
 
 #include "daemon/access/control_listener.h"
-#include "daemon/access/peers.h"
+#include "daemon/access/gate.h"
 #include "daemon/access/tls.h"
 #include "daemon/flags.h"
+#include "daemon/service/health_service.h"
 #include "daemon/service/memory_service.h"
+#include "daemon/service/reflection.h"
 #include "lib/base/clock.h"
-#include "lib/base/mutex.h"
 #include "lib/base/status.h"
 
 namespace torpor {
@@ -38,10 +39,11 @@ class ControlServer {
     size_t connections = 0;                    // ControlListener::Options
   };
 
-  // Listens on return, NOT_SERVING. `service` and `peers`, which is told of whom the connections of
-  // the Unix socket are, must outlive it. UNAVAILABLE CANNOT_LISTEN; errors of ControlListener.
+  // Listens on return, NOT_SERVING. `service` and `gate`, whose peers are told of whom the
+  // connections of the Unix socket are, must outlive it. UNAVAILABLE CANNOT_LISTEN; errors of
+  // ControlListener.
   static Result<std::unique_ptr<ControlServer>> Start(MemoryServiceImpl& service,
-                                                      access::Peers& peers, const Options& options);
+                                                      access::Gate& gate, const Options& options);
   // Shutdown without patience.
   ~ControlServer();
 
@@ -51,7 +53,7 @@ class ControlServer {
   // What grpc.health.v1 says of kKeeperName. Thread-safe.
   void SetProtected(bool is_protected);
   // What it says of the server as a whole, of MemoryService, and of kAliveName. Thread-safe.
-  void SetHealth(bool serving, bool alive) EXCLUDES(mutex_);
+  void SetHealth(bool serving, bool alive);
 
   // Reports NOT_SERVING, refuses new calls, and waits for those under way; if they are not done in
   // `patience`, calls `hurry`, which has to make them end, and waits on. Then closes all
@@ -59,16 +61,15 @@ class ControlServer {
   void Shutdown(Duration patience, const std::function<void()>& hurry);
 
  private:
-  explicit ControlServer(MemoryServiceImpl& service) : service_(service) {}
+  ControlServer(MemoryServiceImpl& service, access::Gate& gate);
   // Cancels what is still under way after `patience`, and ends all connections.
   void Close(Duration patience);
 
   MemoryServiceImpl& service_;
+  HealthService health_;
+  Reflection reflection_;
   std::unique_ptr<access::ControlListener> listener_;  // gives server_ its connections
   std::unique_ptr<grpc::Server> server_;
-  Mutex mutex_;
-  std::optional<bool> serving_ GUARDED_BY(mutex_);  // as told
-  std::optional<bool> alive_ GUARDED_BY(mutex_);
   std::optional<ListenAddress> listen_;
 };
 

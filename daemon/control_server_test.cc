@@ -1,15 +1,21 @@
 #include "daemon/control_server.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/descriptor.pb.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
+#include <thread>
+#include <vector>
 
-#include "daemon/access/peers.h"
+#include "daemon/access/gate.h"
 #include "daemon/core/core.h"
 #include "daemon/keeper/in_process_keeper.h"
 #include "daemon/service/memory_service.h"
+#include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "lib/base/clock.h"
 #include "lib/base/status_matchers.h"
 #include "lib/base/units.h"
@@ -28,7 +34,7 @@ constexpr char kService[] = "torpor.v1.MemoryService";
 class ControlServerTest : public testing::Test {
  protected:
   void SetUp() override {
-    auto server = ControlServer::Start(service_, peers_, {dir_.path() + "/control.sock", 0600, {}});
+    auto server = ControlServer::Start(service_, gate_, {dir_.path() + "/control.sock", 0600, {}});
     ASSERT_THAT(server, IsOk());
     server_ = *std::move(server);
     channel_ = grpc::CreateChannel("unix:" + dir_.path() + "/control.sock",
@@ -61,7 +67,7 @@ class ControlServerTest : public testing::Test {
   }
 
   TempDir dir_;
-  access::Peers peers_;
+  access::Gate gate_;
   InProcessKeeper keeper_;
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<Core> core_;
@@ -102,6 +108,108 @@ TEST_F(ControlServerTest, EachNameIsToldApart) {
   EXPECT_EQ(HealthOf(channel_, ControlServer::kAliveName), Serving::SERVING);
   EXPECT_EQ(HealthOf(channel_, ControlServer::kKeeperName), Serving::SERVING);
   EXPECT_EQ(HealthOf(channel_, "nobody"), Serving::UNKNOWN);
+}
+
+TEST_F(ControlServerTest, WhatHasEndedServingDoesNotBeginAgain) {
+  Serve();
+  HealthStream health(channel_);
+  EXPECT_TRUE(health.Await(Serving::SERVING));
+  service_.Drain(Clock::Real().Now());
+  std::thread late([&] { server_->SetHealth(true, true); });
+  server_->Shutdown(seconds(1), [] {});
+  late.join();
+  EXPECT_EQ(health.told().back(), Serving::NOT_SERVING);
+}
+
+TEST_F(ControlServerTest, AWatchOfHealthIsToldOnceOfEachChange) {
+  Serve();
+  HealthStream health(channel_, kService);
+  HealthStream unknown(channel_, "nobody");
+  EXPECT_TRUE(health.Await(Serving::SERVING));
+  EXPECT_TRUE(unknown.Await(Serving::SERVICE_UNKNOWN));
+  for (int i = 0; i < 3; ++i) server_->SetHealth(true, true);
+  server_->SetHealth(false, true);
+  EXPECT_TRUE(health.Await(Serving::NOT_SERVING));
+  EXPECT_EQ(health.told(),
+            (std::vector<Serving::ServingStatus>{Serving::SERVING, Serving::NOT_SERVING}));
+  EXPECT_EQ(unknown.told().size(), 1U);
+}
+
+template <typename Stub, typename Request, typename Response>
+class Asking {
+ public:
+  explicit Asking(const std::shared_ptr<grpc::Channel>& channel)
+      : stub_(channel), stream_(stub_.ServerReflectionInfo(&context_)) {}
+  Response Ask(const Request& request) {
+    Response response;
+    EXPECT_TRUE(stream_->Write(request) && stream_->Read(&response));
+    return response;
+  }
+  grpc::Status Finish() {
+    stream_->WritesDone();
+    return stream_->Finish();
+  }
+
+ private:
+  grpc::ClientContext context_;
+  Stub stub_;
+  std::unique_ptr<grpc::ClientReaderWriter<Request, Response>> stream_;
+};
+
+namespace reflection = grpc::reflection::v1;
+using Reflecting = Asking<reflection::ServerReflection::Stub, reflection::ServerReflectionRequest,
+                          reflection::ServerReflectionResponse>;
+
+TEST_F(ControlServerTest, ReflectionHasTheSchema) {
+  Reflecting stream(channel_);
+  reflection::ServerReflectionRequest request;
+  request.set_host("here");
+  request.set_list_services("*");
+  std::vector<std::string> services;
+  const auto listed = stream.Ask(request);
+  for (const auto& service : listed.list_services_response().service()) {
+    services.push_back(service.name());
+  }
+  EXPECT_THAT(services, testing::UnorderedElementsAre(kService, "grpc.health.v1.Health",
+                                                      "grpc.reflection.v1.ServerReflection",
+                                                      "grpc.reflection.v1alpha.ServerReflection"));
+  EXPECT_EQ(listed.valid_host(), "here");
+  EXPECT_EQ(listed.original_request().list_services(), "*");
+  // Each with all that it imports: a client builds it from that alone.
+  for (const std::string& service : services) {
+    request.set_file_containing_symbol(service);
+    google::protobuf::DescriptorPool pool;
+    const auto files = stream.Ask(request).file_descriptor_response();
+    for (int i = files.file_descriptor_proto_size(); i > 0; --i) {
+      google::protobuf::FileDescriptorProto file;
+      ASSERT_TRUE(file.ParseFromString(files.file_descriptor_proto(i - 1)));
+      EXPECT_NE(pool.BuildFile(file), nullptr) << file.name();
+    }
+    EXPECT_NE(pool.FindServiceByName(service), nullptr) << service;
+  }
+  request.set_file_by_filename("torpor/v1/memory_service.proto");
+  EXPECT_GT(stream.Ask(request).file_descriptor_response().file_descriptor_proto_size(), 1);
+  request.set_all_extension_numbers_of_type("torpor.v1.UsageRequest");
+  EXPECT_EQ(stream.Ask(request).all_extension_numbers_response().base_type_name(),
+            "torpor.v1.UsageRequest");
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(ControlServerTest, ReflectionSaysWhatThereIsNot) {
+  Reflecting stream(channel_);
+  reflection::ServerReflectionRequest request;
+  const auto error = [&] { return stream.Ask(request).error_response(); };
+  EXPECT_EQ(error().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  request.set_file_containing_symbol("a.b.C");
+  EXPECT_EQ(error().error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(error().error_message(), "there is no symbol a.b.C");
+  request.set_file_by_filename("a.proto");
+  EXPECT_EQ(error().error_message(), "there is no file a.proto");
+  request.mutable_file_containing_extension()->set_containing_type("torpor.v1.UsageRequest");
+  EXPECT_EQ(error().error_message(), "there is no extension 0 of torpor.v1.UsageRequest");
+  request.set_all_extension_numbers_of_type("a.T");
+  EXPECT_EQ(error().error_message(), "there is no type a.T");
+  EXPECT_TRUE(stream.Finish().ok());
 }
 
 }  // namespace

@@ -280,7 +280,7 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
   });
   // Says that the daemon is starting while it takes over what another one has left.
   TORPOR_ASSIGN_OR_RETURN(
-      server, ControlServer::Start(service, gate.peers(),
+      server, ControlServer::Start(service, gate,
                                    {dir.control_socket(), flags.socket_mode, flags.listen,
                                     named->tls, named->socket_group}));
   keeper_health.Serve(server.get());

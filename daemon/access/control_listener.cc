@@ -22,6 +22,7 @@ constexpr Duration kAcceptPause = milliseconds(50);
 constexpr Duration kLogInterval = seconds(10);
 constexpr size_t kMostConnections = 1024;
 constexpr size_t kFewestConnections = 8;
+constexpr int kAcceptsInARow = 64;  // until those that have ended are looked for
 
 // A connection takes two descriptors; extents and workers need the others.
 size_t ConnectionsByLimit() {
@@ -89,11 +90,13 @@ void ControlListener::Accept() {
     }
     connections_ = std::move(open);
     count_ = connections_.size();
-    if (polled[0].revents != 0) AcceptOne();
+    if (polled[0].revents == 0) continue;
+    for (int i = 0; i < kAcceptsInARow && AcceptOne(); ++i) {
+    }
   }
 }
 
-void ControlListener::AcceptOne() {
+bool ControlListener::AcceptOne() {
   if (!spare_.valid()) spare_ = OpenSpare();
   int error = 0;
   UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -107,16 +110,24 @@ void ControlListener::AcceptOne() {
     const auto peer = net::GetPeerCredentials(socket.get());
     if (!peer.ok()) log::Warning("a connection of somebody unknown: {}", peer.status());
     if (peer.ok()) connection.user = peer->uid;
+    connection.stranger =
+        options_.is_stranger != nullptr && (!peer.ok() || options_.is_stranger(*peer));
+    if (connection.stranger && ComesTooFast()) return true;
     connection.fd = socket.get();
     connection.since = Clock::Real().Now();
-    if (connections_.size() >= options_.connections) MakeRoom("there are as many as may be");
+    if (connections_.size() >= options_.connections) {
+      MakeRoom(false, "there are as many as may be");
+    } else if (connection.stranger) {
+      MakeRoom(true, "there are as many as may be of those without a role");
+    }
     peers_.Put(connection.fd, peer.ok() ? std::optional(*peer) : std::nullopt);
     connections_.push_back(std::move(connection));
     count_ = connections_.size();
     take_(socket.Release());
-    return;
+    return true;
   }
-  if (stopping_ || error == EAGAIN || error == EINTR || error == ECONNABORTED) return;
+  if (stopping_ || error == EAGAIN) return false;
+  if (error == EINTR || error == ECONNABORTED) return true;
   Log(ErrnoStatus(error, "accept a connection").ToString());
   socket.Reset();
   if (error == EMFILE || error == ENFILE) {
@@ -124,29 +135,46 @@ void ControlListener::AcceptOne() {
     spare_.Reset();
     UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)).Reset();
     spare_ = OpenSpare();
-    if (!connections_.empty()) MakeRoom("there are no descriptors for others");
+    if (!connections_.empty()) MakeRoom(false, "there are no descriptors for others");
   }
   std::this_thread::sleep_for(kAcceptPause);
+  return false;
 }
 
-void ControlListener::MakeRoom(const char* why) {
+bool ControlListener::ComesTooFast() {
+  const TimePoint now = Clock::Real().Now();
+  if (now >= second_ + seconds(1)) {
+    second_ = now;
+    strangers_in_it_ = 0;
+  }
+  if (++strangers_in_it_ <= kStrangersPerSecond) return false;
+  Log("one without a role, of more than " + std::to_string(kStrangersPerSecond) + " in a second");
+  return true;
+}
+
+void ControlListener::MakeRoom(bool among_strangers, const char* why) {
   std::map<std::optional<uid_t>, size_t> counts;
-  for (const Connection& one : connections_) ++counts[one.user];
+  size_t all = 0;
+  for (const Connection& one : connections_) {
+    if (among_strangers && !one.stranger) continue;
+    ++counts[one.user];
+    ++all;
+  }
+  if (among_strangers && all < kStrangers) return;
   const auto key = [&](const Connection& one) {
     const std::optional<TimePoint> last = peers_.LastCall(one.fd);
     // The most connections first, then those that never called, then by age.
-    return std::make_tuple(connections_.size() - counts[one.user], last.has_value(),
-                           last.value_or(one.since));
+    return std::make_tuple(among_strangers && !one.stranger, all - counts[one.user],
+                           last.has_value(), last.value_or(one.since));
   };
   const auto loser =
       std::min_element(connections_.begin(), connections_.end(),
                        [&](const Connection& a, const Connection& b) { return key(a) < key(b); });
-  const size_t count = counts[loser->user];
   ::shutdown(loser->watch.get(), SHUT_RDWR);
-  Log((loser->user.has_value()
-           ? "one of " + std::to_string(count) + " of uid " + std::to_string(*loser->user)
-           : "one of somebody unknown") +
-      ", of " + std::to_string(connections_.size()) + " in all: " + why);
+  Log((loser->user.has_value() ? "one of " + std::to_string(counts[loser->user]) + " of uid " +
+                                     std::to_string(*loser->user)
+                               : "one of somebody unknown") +
+      ", of " + std::to_string(all) + " in all: " + why);
   connections_.erase(loser);
   count_ = connections_.size();
 }

@@ -61,6 +61,13 @@ Caller Gate::Judge(Identity identity) const {
   return caller;
 }
 
+bool Gate::IsStranger(const net::PeerCredentials& peer) const {
+  Identity identity;
+  identity.kind = Identity::Kind::kSocket;
+  identity.peer = peer;
+  return !Judge(std::move(identity)).Has(kAnyRole);
+}
+
 Caller Gate::CallerOf(const grpc::CallbackServerContext& context) {
   Identity identity;
   const std::string peer = context.peer();

@@ -26,6 +26,8 @@ class Gate {
   // Of the control socket, whose listener fills it.
   Peers& peers() { return peers_; }
 
+  // Whether a peer of the control socket has no role.
+  bool IsStranger(const net::PeerCredentials& peer) const;
   // While the call is being handled.
   Caller CallerOf(const grpc::CallbackServerContext& context);
   // PERMISSION_DENIED ACCESS_DENIED, told to the log, but not more often than every few seconds.

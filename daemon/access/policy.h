@@ -20,6 +20,7 @@ constexpr Roles kNobody = 0;
 constexpr Roles kOperator = 1;
 constexpr Roles kWorker = 2;
 constexpr Roles kReader = 4;
+constexpr Roles kAnyRole = kOperator | kWorker | kReader;
 // "OPERATOR or WORKER"
 std::string NamesOf(Roles roles, const char* between);
 

@@ -61,7 +61,8 @@ Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode, std::optional<
     return ErrnoStatus(errno, "give " + path + " to group " + std::to_string(*group));
   }
   if (::chmod(path.c_str(), mode) != 0) return ErrnoStatus(errno, "chmod " + path);
-  if (::listen(fd.get(), 128) != 0) return ErrnoStatus(errno, "listen on " + path);
+  // As many as may wait: one that does not wait itself, as gRPC's, fails where the queue is full.
+  if (::listen(fd.get(), SOMAXCONN) != 0) return ErrnoStatus(errno, "listen on " + path);
   return fd;
 }
 

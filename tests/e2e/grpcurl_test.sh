@@ -61,7 +61,7 @@ refused() {
 echo '--- list, describe, health'
 services=$("$grpcurl" -plaintext "$target" list)
 expect "$services" '^torpor\.v1\.MemoryService$' '^grpc\.health\.v1\.Health$' \
-  '^grpc\.reflection\.v1alpha\.ServerReflection$'
+  '^grpc\.reflection\.v1\.ServerReflection$' '^grpc\.reflection\.v1alpha\.ServerReflection$'
 methods=$("$grpcurl" -plaintext "$target" list $service)
 for method in Sleep WakeUp Usage Reserve Release; do
   expect "$methods" "^torpor\.v1\.MemoryService\.$method$"

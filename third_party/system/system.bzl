@@ -10,7 +10,7 @@ statically, while libc and libm, which it lacks, stay dynamic.
 """
 
 # Target: (pkg-config packages, flags that go first).
-# grpc++_reflection and grpcpp_channelz have no .pc file.
+# grpcpp_channelz has no .pc file.
 _LIBRARIES = {
     "absl": (
         [
@@ -42,7 +42,6 @@ _LIBRARIES = {
     "gtest_main": (["gtest_main"], []),
     "grpcpp": (["grpc++", "protobuf"], []),
     "grpcpp_channelz": (["grpc++", "protobuf"], ["-lgrpcpp_channelz"]),
-    "grpcpp_reflection": (["grpc++", "protobuf"], ["-lgrpc++_reflection"]),
     "libevent_http": (["libevent_extra", "libevent_core"], []),
     "nlohmann_json": ([], []),
     "openssl": (["openssl"], []),
@@ -68,6 +67,16 @@ filegroup(
 filegroup(
     name = "health_proto",
     srcs = ["grpc-proto/grpc/health/v1/health.proto"],
+)
+
+filegroup(
+    name = "reflection_v1_proto",
+    srcs = ["grpc-proto/grpc/reflection/v1/reflection.proto"],
+)
+
+filegroup(
+    name = "reflection_v1alpha_proto",
+    srcs = ["grpc-proto/grpc/reflection/v1alpha/reflection.proto"],
 )
 """
 
