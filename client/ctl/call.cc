@@ -30,9 +30,7 @@ void KeepSelected(const v1::Selector& selector, v1::UsageResponse& usage) {
                 workers.end());
 }
 
-}  // namespace
-
-std::shared_ptr<grpc::Channel> OpenChannel(const std::string& target) {
+grpc::ChannelArguments ChannelArguments() {
   grpc::ChannelArguments arguments;
   // For a daemon that is about to be there again.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
@@ -41,8 +39,20 @@ std::shared_ptr<grpc::Channel> OpenChannel(const std::string& target) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
   // Usage of a daemon with many workers and reservations.
   arguments.SetMaxReceiveMessageSize(static_cast<int>(MiB(64).value()));
+  return arguments;
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> OpenChannel(const std::string& target) {
+  grpc::ChannelArguments arguments = ChannelArguments();
   const auto credentials = CredentialsFor(target, arguments);
   return grpc::CreateCustomChannel(target, credentials, arguments);
+}
+
+std::shared_ptr<grpc::Channel> ChannelOn(UniqueFd connection) {
+  return grpc::CreateCustomInsecureChannelFromFd("torpord", connection.Release(),
+                                                 ChannelArguments());
 }
 
 std::unique_ptr<v1::MemoryService::Stub> Connect(const std::string& target) {

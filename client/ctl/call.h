@@ -9,6 +9,7 @@
 #include "google/rpc/status.pb.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
+#include "lib/base/unique_fd.h"
 #include "torpor/v1/memory_service.grpc.pb.h"
 
 namespace torpor::ctl {
@@ -18,6 +19,8 @@ enum ExitStatus { kDone = 0, kFailed = 1, kBadCommandLine = 2, kPartlyDone = 3 }
 
 // To the daemon with gRPC's name `target`; connects with the first call.
 std::shared_ptr<grpc::Channel> OpenChannel(const std::string& target);
+// On a connection that is there, non-blocking, to a daemon's control socket; ends with it.
+std::shared_ptr<grpc::Channel> ChannelOn(UniqueFd connection);
 std::unique_ptr<v1::MemoryService::Stub> Connect(const std::string& target);
 
 void SetTimeout(grpc::ClientContext& context, Duration timeout);

@@ -14,6 +14,7 @@
 #include "client/ctl/command.h"
 #include "client/ctl/credentials.h"
 #include "client/ctl/daemons.h"
+#include "client/ctl/reach.h"
 #include "lib/cli/flag_set.h"
 
 namespace torpor::ctl {
@@ -299,7 +300,8 @@ KnownNames AskForNames(const std::vector<std::string>& words) {
       grpc::ClientContext context;
       SetTimeout(context, kPatience);
       v1::UsageResponse usage;
-      if (Connect(daemon.target)->Usage(&context, {}, &usage).ok()) answer = std::move(usage);
+      v1::MemoryService::Stub stub(Reach(daemon.target, kPatience, [] { return false; }));
+      if (stub.Usage(&context, {}, &usage).ok()) answer = std::move(usage);
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -80,9 +80,7 @@ std::string AllCandidates(const std::vector<std::string>& dirs) {
 bool Runs(const Daemon& daemon) { return daemon.status.ok(); }
 
 Daemon OfTarget(const std::string& target) {
-  const bool is_path = target.compare(0, kUnix.size(), kUnix) == 0;
-  std::string path = is_path ? target.substr(kUnix.size()) : "";
-  if (path.compare(0, 2, "//") == 0) path.erase(0, 2);
+  const std::string path = SocketPathOf(target);
   const bool runs = path.empty() || net::IsSocketInUse(path);
   return {target, "", target, runs ? Status::Ok() : NotRunning(path)};
 }
@@ -141,6 +139,13 @@ std::vector<std::string> RuntimeDirs(const std::string& runtime_dir, bool root) 
   if (!root && !own.empty()) dirs.push_back(own + "/torpor");
   dirs.emplace_back("/run/torpor");
   return dirs;
+}
+
+std::string SocketPathOf(const std::string& target) {
+  if (target.compare(0, kUnix.size(), kUnix) != 0) return "";
+  std::string path = target.substr(kUnix.size());
+  if (path.compare(0, 2, "//") == 0) path.erase(0, 2);
+  return path;
 }
 
 Result<std::vector<Daemon>> FindDaemons(const Command& command) {

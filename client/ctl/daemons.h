@@ -28,6 +28,9 @@ std::vector<std::string> RuntimeDirs(const std::string& runtime_dir, bool root);
 //   UNAVAILABLE DAEMON_NOT_RUNNING, FAILED_PRECONDITION AMBIGUOUS_DAEMON: with "candidates"
 Result<std::vector<Daemon>> FindDaemons(const Command& command);
 
+// The path of the Unix socket that gRPC's name `target` means; empty where it means none.
+std::string SocketPathOf(const std::string& target);
+
 }  // namespace torpor::ctl
 
 #endif  // TORPOR_CLIENT_CTL_DAEMONS_H_

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "client/ctl/print.h"
+#include "client/ctl/reach.h"
 #include "client/ctl/several.h"
 #include "client/ctl/stop_signal.h"
 #include "client/ctl/table.h"
@@ -36,8 +37,10 @@ struct Check {
   }
 };
 
-void Ask(const std::string& service, Check& check) {
-  const auto channel = OpenChannel(check.daemon->target);
+void Ask(const Command& command, const StopOnSignal& signal, Check& check) {
+  const std::string& service = command.service;
+  const auto channel =
+      Reach(check.daemon->target, command.timeout, [&] { return signal.stopped(); });
   HealthCheckRequest request;
   request.set_service(service);
   const grpc::Status status =
@@ -112,7 +115,7 @@ ExitStatus RunHealth(const Command& command, const std::vector<Daemon>& daemons)
     std::vector<std::thread> threads;
     for (Check& check : checks) {
       if (check.status.code() != 0) continue;
-      threads.emplace_back([&] { Ask(command.service, check); });
+      threads.emplace_back([&] { Ask(command, signal, check); });
     }
     for (std::thread& thread : threads) thread.join();
   }

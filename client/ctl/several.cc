@@ -12,6 +12,7 @@
 
 #include "client/ctl/print.h"
 #include "client/ctl/progress_bars.h"
+#include "client/ctl/reach.h"
 #include "client/ctl/stop_signal.h"
 
 namespace torpor::ctl {
@@ -26,7 +27,8 @@ using Method = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Resp
 template <typename Response>
 struct Call {
   grpc::ClientContext context;
-  std::unique_ptr<Stub> stub;
+  std::string target;
+  std::unique_ptr<Stub> stub;  // on a channel that connects anew by itself
   Answer<Response> answer;
 };
 
@@ -60,6 +62,7 @@ bool CallAll(const Command& command, const std::vector<Daemon>& daemons,
     call.answer.daemon = daemon.name;
     call.answer.status = ToRpcStatus(daemon.status);
     SetTimeout(call.context, command.timeout);
+    call.target = daemon.target;
     if (daemon.status.ok()) call.stub = Connect(daemon.target);
   }
   std::vector<ProgressBars::Source> sources;
@@ -75,8 +78,8 @@ bool CallAll(const Command& command, const std::vector<Daemon>& daemons,
   for (Call<Response>& call : calls) {
     if (call.stub == nullptr) continue;
     threads.emplace_back([&] {
-      const grpc::Status status =
-          (call.stub.get()->*method)(&call.context, request, &call.answer.response);
+      Stub stub(Reach(call.target, command.timeout, [&] { return signal.stopped(); }));
+      const grpc::Status status = (stub.*method)(&call.context, request, &call.answer.response);
       if (status.ok()) return;
       call.answer.response.Clear();
       call.answer.status = ToRpcStatus(status);
@@ -118,6 +121,7 @@ ExitStatus Run(const Command& command, const std::vector<Daemon>& daemons,
   const bool stopped = CallAll(command, daemons, method, request, selector, calls);
   if (stopped) UnblockStopSignals();
   std::vector<Answer<Response>> answers;
+  answers.reserve(calls.size());
   for (Call<Response>& call : calls) answers.push_back(std::move(call.answer));
   PrintAnswers(daemons, answers, command.json);
   for (size_t i = 0; stopped && !command.json && selector != nullptr && i < calls.size(); ++i) {

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/ctl/call.h"
@@ -19,6 +22,7 @@
 #include "client/ctl/health.h"
 #include "client/ctl/print.h"
 #include "client/ctl/progress_bars.h"
+#include "client/ctl/reach.h"
 #include "client/ctl/several.h"
 #include "client/ctl/stop_signal.h"
 #include "client/ctl/top.h"
@@ -33,7 +37,11 @@ namespace {
 // One command's call to the daemon.
 class Caller {
  public:
-  Caller(const Command& command, v1::MemoryService::Stub& stub) : command_(command), stub_(stub) {}
+  Caller(const Command& command, std::string target)
+      : command_(command), target_(std::move(target)), stub_(Connect(target_)) {}
+
+  // On a channel that connects anew by itself.
+  v1::MemoryService::Stub& stub() const { return *stub_; }
 
   // Calls, and prints what comes of it. A signal cancels the call. `wait`: for a daemon that is not
   // there yet. Who calls again and again instead finds it late: without a call that waits nothing
@@ -45,7 +53,12 @@ class Caller {
     SetTimeout(context, wait.value_or(command_.timeout));
     context.set_wait_for_ready(wait.has_value());
     const StopOnSignal signal([&] { context.TryCancel(); });
-    status_ = (stub_.*method)(&context, request, &response);
+    std::shared_ptr<v1::MemoryService::Stub> stub = stub_;
+    if (!wait) {
+      stub = v1::MemoryService::NewStub(
+          Reach(target_, command_.timeout, [&] { return signal.stopped(); }));
+    }
+    status_ = (stub.get()->*method)(&context, request, &response);
     stopped_ = signal.stopped() && status_.error_code() == grpc::StatusCode::CANCELLED;
     asked_to_stop_ |= signal.stopped();
     return status_.ok();
@@ -63,7 +76,7 @@ class Caller {
     if (stopped_) UnblockStopSignals();
     if (stopped_ && !command_.json) {
       std::fputs("torporctl: cancelled\n", stderr);
-      if (selector != nullptr) TellWhatBecameOf(stub_, *selector);
+      if (selector != nullptr) TellWhatBecameOf(*stub_, *selector);
       return kFailed;
     }
     PrintFailure(ToRpcStatus(status_), command_.json);
@@ -84,7 +97,8 @@ class Caller {
 
  private:
   const Command& command_;
-  v1::MemoryService::Stub& stub_;
+  const std::string target_;
+  const std::shared_ptr<v1::MemoryService::Stub> stub_;
   grpc::Status status_;
   bool stopped_ = false;
   bool asked_to_stop_ = false;
@@ -162,9 +176,8 @@ int Run(const Command& command) {
   if (command.verb == Verb::kHealth) return RunHealth(command, *daemons);
   if (command.verb == Verb::kWatch) return RunWatch(command, *daemons);
   if (AsksSeveral(command)) return RunOnSeveral(command, *daemons);
-  const auto stub = Connect(daemons->front().target);
   using Stub = v1::MemoryService::Stub;
-  Caller caller(command, *stub);
+  Caller caller(command, daemons->front().target);
   const auto now = std::chrono::system_clock::now;
   switch (command.verb) {
     case Verb::kUsage: {
@@ -176,7 +189,7 @@ int Run(const Command& command) {
     case Verb::kSleep: {
       v1::SleepResponse response;
       const bool ok = [&] {
-        const ProgressBars progress({{"", stub.get()}}, command.sleep.selector());
+        const ProgressBars progress({{"", &caller.stub()}}, command.sleep.selector());
         return caller.Call(&Stub::Sleep, command.sleep, response);
       }();
       if (!ok) return caller.Failed(&command.sleep.selector());
@@ -186,7 +199,7 @@ int Run(const Command& command) {
     case Verb::kWake: {
       v1::WakeUpResponse response;
       const bool ok = [&] {
-        const ProgressBars progress({{"", stub.get()}}, command.wake.selector());
+        const ProgressBars progress({{"", &caller.stub()}}, command.wake.selector());
         return caller.Call(&Stub::WakeUp, command.wake, response);
       }();
       if (!ok) return caller.Failed(&command.wake.selector());

@@ -11,6 +11,7 @@
 
 #include "client/ctl/print.h"
 #include "client/ctl/print_event.h"
+#include "client/ctl/reach.h"
 #include "client/ctl/several.h"
 #include "client/ctl/stop_signal.h"
 #include "client/ctl/text_width.h"
@@ -23,7 +24,6 @@ namespace {
 // The watch of one daemon.
 struct Stream {
   const Daemon* daemon = nullptr;
-  std::unique_ptr<v1::MemoryService::Stub> stub;
   grpc::ClientContext context;
   std::string cursor;
   bool begun = false;
@@ -40,7 +40,6 @@ class Watcher {
       width_ = std::max(width_, TextWidth(daemon.name));
       stream.status = ToRpcStatus(daemon.status);
       if (!daemon.status.ok()) continue;
-      stream.stub = Connect(daemon.target);
       if (Bounded()) SetTimeout(stream.context, command.timeout);
     }
   }
@@ -51,7 +50,7 @@ class Watcher {
     });
     std::vector<std::thread> threads;
     for (Stream& stream : streams_) {
-      if (stream.stub == nullptr) {
+      if (!stream.daemon->status.ok()) {
         Tell(stream);
       } else {
         threads.emplace_back([&] { Follow(stream, signal); });
@@ -69,7 +68,9 @@ class Watcher {
   bool Bounded() const { return command_.timeout != kNoTimeout; }
 
   void Follow(Stream& stream, const StopOnSignal& signal) {
-    const auto reader = stream.stub->Watch(&stream.context, command_.watch);
+    v1::MemoryService::Stub stub(
+        Reach(stream.daemon->target, command_.timeout, [&] { return signal.stopped(); }));
+    const auto reader = stub.Watch(&stream.context, command_.watch);
     v1::WatchResponse response;
     stream.cursor = command_.watch.cursor();
     while (reader->Read(&response)) {

@@ -66,9 +66,9 @@ Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode, std::optional<
   return fd;
 }
 
-Result<UniqueFd> ConnectUnix(const std::string& path, std::optional<Duration> timeout) {
+Result<UniqueFd> ConnectUnix(const std::string& path, std::optional<Duration> timeout, int type) {
   TORPOR_ASSIGN_OR_RETURN(const sockaddr_un address, Address(path));
-  TORPOR_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(SOCK_SEQPACKET));
+  TORPOR_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(type));
   if (timeout) TORPOR_RETURN_IF_ERROR(SetSendTimeout(fd.get(), *timeout));
   int rc = 0;
   do {

@@ -28,11 +28,12 @@ struct PeerCredentials {
 Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode,
                             std::optional<gid_t> group = std::nullopt, int type = SOCK_SEQPACKET);
 
-// Blocks while the listener's queue is full, at most for `timeout`, if there is one.
+// To a listener of `type`. Blocks while its queue is full, at most for `timeout`, if there is one.
 //   UNAVAILABLE DAEMON_NOT_RUNNING: nothing listens at `path`
 //   DEADLINE_EXCEEDED: late
 Result<UniqueFd> ConnectUnix(const std::string& path,
-                             std::optional<Duration> timeout = std::nullopt);
+                             std::optional<Duration> timeout = std::nullopt,
+                             int type = SOCK_SEQPACKET);
 
 // Whether some process has the socket at `path` open, of whatever type. Nobody at the other end
 // notices. A socket file that a dead process has left behind is false, one that this process may

@@ -1,0 +1,48 @@
+#include "client/ctl/reach.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "client/ctl/call.h"
+#include "client/ctl/daemons.h"
+#include "lib/base/status.h"
+#include "lib/base/unique_fd.h"
+#include "lib/net/unix_socket.h"
+
+namespace torpor::ctl {
+namespace {
+
+// Less than gRPC gives a connection: what failed after that long was no full queue.
+constexpr Duration kQueuePatience = seconds(8);
+constexpr Duration kSlice = milliseconds(100);
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> Reach(const std::string& target, Duration patience,
+                                     const std::function<bool()>& stopped) {
+  std::shared_ptr<grpc::Channel> channel = OpenChannel(target);
+  const std::string path = SocketPathOf(target);
+  if (path.empty()) return channel;
+  const TimePoint until = Clock::Real().Now() + std::min(patience, kQueuePatience);
+  while (!stopped() && Clock::Real().Now() < until) {
+    const grpc_connectivity_state state = channel->GetState(true);
+    if (state == GRPC_CHANNEL_READY) break;
+    if (state != GRPC_CHANNEL_TRANSIENT_FAILURE) {
+      channel->WaitForStateChange(state,
+                                  std::chrono::system_clock::now() + std::min(kSlice, patience));
+      continue;
+    }
+    // gRPC does not wait; this does, in the order of those who wait.
+    Result<UniqueFd> connected = net::ConnectUnix(path, kSlice, SOCK_STREAM);
+    if (connected.ok() && ::fcntl(connected->get(), F_SETFL, O_NONBLOCK) == 0) {
+      return ChannelOn(*std::move(connected));
+    }
+    if (connected.status().code() != Code::kDeadlineExceeded) break;
+  }
+  return channel;
+}
+
+}  // namespace torpor::ctl
