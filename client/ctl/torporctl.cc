@@ -1,11 +1,13 @@
 // torporctl: the control plane of torpord on a command line.
 
 #include <google/protobuf/util/message_differencer.h>
+#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -238,10 +240,19 @@ int Run(const Command& command) {
   return kFailed;
 }
 
+// In the environment: how much gRPC logs.
+constexpr char kGrpcVerbosity[] = "GRPC_VERBOSITY";
+
+// gRPC's own log, unless it was asked for: what has failed is told once, by the command.
+void SilenceGrpc() {
+  if (std::getenv(kGrpcVerbosity) == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
+}
+
 }  // namespace
 }  // namespace torpor::ctl
 
 int main(int argc, char** argv) {
+  torpor::ctl::SilenceGrpc();
   if (argc > 1 && argv[1] == std::string("__complete")) {
     const std::vector<std::string> words(argv + 2, argv + argc);
     for (const std::string& one : torpor::ctl::Complete(words, torpor::ctl::AskForNames(words))) {

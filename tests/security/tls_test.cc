@@ -253,6 +253,14 @@ TEST_F(TlsTest, TorporctlSaysWhoItIs) {
       run({name, "--tls-cert=" + pem("nobody"), "--tls-key=" + key("nobody")}, environment);
   EXPECT_EQ(denied.exit_status, 1);
   EXPECT_THAT(denied.errors, HasSubstr("ACCESS_DENIED"));
+  // gRPC's own log is not among what it says, unless it is asked for.
+  const std::vector<std::string> stranger = {"--tls-ca=" + pem("ca2"), flags[1], flags[2], name,
+                                             "--json"};
+  const Finished json = run(stranger);
+  EXPECT_EQ(json.exit_status, 1);
+  EXPECT_THAT(json.errors, testing::AllOf(testing::StartsWith("{"), testing::EndsWith("}\n")));
+  EXPECT_THAT(run(stranger, {{"GRPC_VERBOSITY", "ERROR"}}).errors,
+              HasSubstr("ssl_transport_security"));
   EXPECT_EQ(run({flags[0], flags[1]}).exit_status, 2);
   EXPECT_THAT(run({"--tls-ca=/none", flags[1], flags[2]}).errors, HasSubstr("BAD_TLS_FILE"));
   // A socket needs none of it.
