@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/ctl/call.h"
+#include "client/ctl/reach.h"
 
 namespace torpor::ctl {
 namespace {
@@ -14,14 +15,40 @@ constexpr Duration kLeastInterval = milliseconds(100);
 constexpr Duration kUsageTimeout = seconds(5);
 // How long one call waits for a daemon that is gone. A call that waits drives the connection on.
 constexpr Duration kReconnectTimeout = seconds(1);
+// Before a daemon that has refused its events is asked again.
+constexpr Duration kRefusedPause = std::chrono::minutes(2);
 constexpr size_t kEvents = 100;
 
 TimePoint Now() { return std::chrono::steady_clock::now(); }
 
+// The daemon has said no, and will again.
+bool IsRefused(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::PERMISSION_DENIED ||
+         status.error_code() == grpc::StatusCode::UNIMPLEMENTED;
+}
+
+// gRPC says so, and no daemon.
+bool IsUnreachable(const grpc::Status& status) {
+  return status.error_details().empty() &&
+         (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
+          status.error_code() == grpc::StatusCode::CANCELLED);
+}
+
+// Between attempts that fail. One that is starting will soon serve.
+Duration MostPause(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE ? seconds(1) : seconds(5);
+}
+
+bool SameDaemon(const v1::UsageResponse& one, const v1::UsageResponse& other) {
+  return one.start_time().seconds() == other.start_time().seconds() &&
+         one.start_time().nanos() == other.start_time().nanos();
+}
+
 }  // namespace
 
 Follower::Follower(const Daemon& daemon, Duration interval, std::function<void()> changed)
-    : interval_(interval), changed_(std::move(changed)), stub_(Connect(daemon.target)) {
+    : interval_(interval), changed_(std::move(changed)), target_(daemon.target) {
   {
     MutexLock lock(mutex_);
     view_.name = daemon.name;
@@ -62,6 +89,11 @@ void Follower::End(Call call) {
   this->*call = nullptr;
 }
 
+bool Follower::Ends() const {
+  MutexLock lock(mutex_);
+  return ends_;
+}
+
 bool Follower::Pause(Duration time) {
   const TimePoint until = Now() + time;
   MutexLock lock(mutex_);
@@ -69,37 +101,65 @@ bool Follower::Pause(Duration time) {
   return !ends_;
 }
 
+bool Follower::PauseWatch(Duration time) {
+  const TimePoint until = Now() + time;
+  MutexLock lock(mutex_);
+  while (!ends_ && !is_another_ && Now() < until) wake_.WaitUntil(mutex_, until);
+  return !ends_;
+}
+
+std::unique_ptr<v1::MemoryService::Stub> Follower::Connected(Duration patience) const {
+  return v1::MemoryService::NewStub(Reach(target_, patience, [this] { return Ends(); }));
+}
+
+void Follower::Answered(v1::UsageResponse usage, bool after_failure) {
+  MutexLock lock(mutex_);
+  if (after_failure || (view_.usage && !SameDaemon(*view_.usage, usage))) {
+    is_another_ = true;
+    wake_.NotifyAll();
+  }
+  view_.usage = std::move(usage);
+  view_.usage_time = std::chrono::system_clock::now();
+  view_.status.Clear();
+}
+
 void Follower::PollUsage() {
-  bool answers = true;
+  bool reachable = true;
+  Duration pause = kLeastInterval;
+  std::unique_ptr<v1::MemoryService::Stub> stub;
   for (;;) {
     const TimePoint begun = Now();
     grpc::ClientContext context;
-    context.set_wait_for_ready(!answers);
-    SetTimeout(context, answers ? kUsageTimeout : kReconnectTimeout);
+    context.set_wait_for_ready(!reachable);
+    SetTimeout(context, reachable ? kUsageTimeout : kReconnectTimeout);
     if (!Begin(context, &Follower::usage_)) return;
     {
       MutexLock lock(mutex_);
       stale_ = false;
     }
+    if (stub == nullptr) stub = Connected(reachable ? kUsageTimeout : kReconnectTimeout);
     v1::UsageResponse usage;
-    const grpc::Status status = stub_->Usage(&context, {}, &usage);
+    const grpc::Status status = stub->Usage(&context, {}, &usage);
     End(&Follower::usage_);
-    {
-      MutexLock lock(mutex_);
-      if (ends_) return;
-      if (status.ok()) {
-        view_.usage = std::move(usage);
-        view_.usage_time = std::chrono::system_clock::now();
-        view_.status.Clear();
-      } else if (answers) {
+    if (status.ok()) {
+      Answered(std::move(usage), !reachable);
+      reachable = true;
+      pause = kLeastInterval;
+    } else {
+      {
+        MutexLock lock(mutex_);
+        if (ends_) return;
         // What comes while one waits for the next daemon says less.
-        view_.status = ToRpcStatus(status);
+        if (reachable || !IsUnreachable(status)) view_.status = ToRpcStatus(status);
       }
+      reachable = !IsUnreachable(status);
+      // One who waits for the next daemon has waited in the call.
+      pause = reachable ? std::min(2 * pause, MostPause(status)) : kLeastInterval;
+      stub.reset();
     }
-    answers = status.ok();
     changed_();
-    if (!Pause(kLeastInterval)) return;
-    if (!answers) continue;
+    if (!Pause(pause)) return;
+    if (!status.ok()) continue;
     MutexLock lock(mutex_);
     const TimePoint until = begun + interval_;
     while (!ends_ && !stale_ && Now() < until) wake_.WaitUntil(mutex_, until);
@@ -109,16 +169,25 @@ void Follower::PollUsage() {
 
 void Follower::FollowEvents() {
   v1::WatchRequest request;
+  Duration pause = kLeastInterval;
   for (;;) {
     grpc::ClientContext context;
     context.set_wait_for_ready(true);
     if (!Begin(context, &Follower::watch_)) return;
-    const auto reader = stub_->Watch(&context, request);
+    {
+      MutexLock lock(mutex_);
+      is_another_ = false;
+    }
+    const auto stub = Connected(kReconnectTimeout);
+    const auto reader = stub->Watch(&context, request);
     v1::WatchResponse response;
+    bool begins = true;
     while (reader->Read(&response)) {
       request.set_cursor(response.cursor());
-      if (response.event_case() == v1::WatchResponse::EVENT_NOT_SET) continue;
       MutexLock lock(mutex_);
+      if (begins) view_.no_events.Clear();
+      begins = false;
+      if (response.event_case() == v1::WatchResponse::EVENT_NOT_SET) continue;
       operations_.Add(response);
       if (!response.has_progress()) {
         view_.events.push_back(response);
@@ -134,10 +203,13 @@ void Follower::FollowEvents() {
     {
       MutexLock lock(mutex_);
       operations_.Clear();
-      stale_ = true;
+      if (IsRefused(status)) view_.no_events = ToRpcStatus(status);
+      if (!begins) stale_ = true;
       wake_.NotifyAll();
     }
-    if (!Pause(kLeastInterval)) return;
+    if (IsRefused(status)) changed_();
+    pause = begins ? std::min(2 * pause, MostPause(status)) : kLeastInterval;
+    if (!PauseWatch(IsRefused(status) ? kRefusedPause : pause)) return;
   }
 }
 

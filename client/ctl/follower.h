@@ -18,7 +18,8 @@
 namespace torpor::ctl {
 
 // Keeps a view of a daemon up to date, by its events and by Usage after each and at least after
-// every `interval`, and goes on when another daemon follows it. Thread-safe.
+// every `interval`, and goes on when another daemon follows it. What the daemon refuses is asked
+// rarely. Thread-safe.
 class Follower {
  public:
   // `changed` is called from other threads.
@@ -37,18 +38,24 @@ class Follower {
   // Whether it may begin: not when this is to end.
   bool Begin(grpc::ClientContext& context, Call call) EXCLUDES(mutex_);
   void End(Call call) EXCLUDES(mutex_);
+  bool Ends() const EXCLUDES(mutex_);
   // False when this is to end.
   bool Pause(Duration time) EXCLUDES(mutex_);
+  // Also ends when another daemon answers than before.
+  bool PauseWatch(Duration time) EXCLUDES(mutex_);
+  std::unique_ptr<v1::MemoryService::Stub> Connected(Duration patience) const EXCLUDES(mutex_);
+  void Answered(v1::UsageResponse usage, bool after_failure) EXCLUDES(mutex_);
 
   const Duration interval_;
   const std::function<void()> changed_;
-  const std::unique_ptr<v1::MemoryService::Stub> stub_;
+  const std::string target_;
   mutable Mutex mutex_;
   CondVar wake_;
   DaemonView view_ GUARDED_BY(mutex_);
   Operations operations_ GUARDED_BY(mutex_);
   bool ends_ GUARDED_BY(mutex_) = false;
-  bool stale_ GUARDED_BY(mutex_) = false;  // something has happened since Usage was asked
+  bool stale_ GUARDED_BY(mutex_) = false;       // something has happened since Usage was asked
+  bool is_another_ GUARDED_BY(mutex_) = false;  // who answers is not who has refused to be watched
   // Of the calls under way.
   grpc::ClientContext* usage_ GUARDED_BY(mutex_) = nullptr;
   grpc::ClientContext* watch_ GUARDED_BY(mutex_) = nullptr;

@@ -12,6 +12,7 @@
 #include "client/ctl/print_event.h"
 #include "client/ctl/text_width.h"
 #include "lib/base/clock.h"
+#include "lib/base/status.h"
 #include "lib/cli/flag_set.h"
 
 namespace torpor::ctl {
@@ -54,6 +55,12 @@ Lines Limit(Lines lines, size_t most, const std::string& what) {
   return lines;
 }
 
+// It answers, and not what is asked.
+bool Refuses(const google::rpc::Status& status) {
+  return status.code() == static_cast<int32_t>(Code::kPermissionDenied) ||
+         status.code() == static_cast<int32_t>(Code::kUnimplemented);
+}
+
 class Renderer {
  public:
   Renderer(const View& view, FrameSize size, bool colours)
@@ -77,7 +84,8 @@ class Renderer {
   // What matters most comes first: it may be cut.
   void AddState(const DaemonView& daemon, FrameLine& line) const {
     if (daemon.status.code() != 0) {
-      line.Add("NOT ANSWERING", Look::kBad).Add(" " + ReasonOf(daemon.status));
+      line.Add(Refuses(daemon.status) ? "REFUSES" : "NOT ANSWERING", Look::kBad)
+          .Add(" " + ReasonOf(daemon.status));
       if (daemon.usage) line.Add(", as of " + LocalTime(daemon.usage_time));
       return;
     }
@@ -273,6 +281,28 @@ class Renderer {
     return rows;
   }
 
+  // Why there are no events, of a daemon that refuses them.
+  Lines NoEventRows() const {
+    Lines rows;
+    for (const DaemonView& daemon : view_.daemons) {
+      if (daemon.no_events.code() == 0) continue;
+      const std::string whose = view_.daemons.size() > 1 ? daemon.name + " " : "";
+      rows.push_back(New()
+                         .Add(whose + "no events: " + ReasonOf(daemon.no_events) + ": " +
+                                  daemon.no_events.message(),
+                              Look::kDim)
+                         .Text());
+    }
+    return rows;
+  }
+
+  // Rows of them, at least, where there is room.
+  size_t LeastEventRows() const {
+    size_t known = NoEventRows().size();
+    for (const DaemonView& daemon : view_.daemons) known += daemon.events.size();
+    return std::min<size_t>(known, 4);
+  }
+
   // The last `most` of all daemons, the newest last.
   Lines EventRows(size_t most) const {
     struct Event {
@@ -290,7 +320,8 @@ class Renderer {
     std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
       return std::pair(a.seconds, a.nanos) < std::pair(b.seconds, b.nanos);
     });
-    Lines rows;
+    Lines rows = Limit(NoEventRows(), most, "without events");
+    most -= std::min(most, rows.size());
     for (size_t i = events.size() - std::min(most, events.size()); i < events.size(); ++i) {
       rows.push_back(New().Add(events[i].text, Look::kDim).Text());
     }
@@ -330,7 +361,7 @@ class Renderer {
       workers.insert(workers.begin(), WorkerHeading(columns));
     }
     // Some of the newest events, and more where there is room.
-    const size_t least = room >= 8 ? std::min<size_t>(daemon.events.size(), 4) : 0;
+    const size_t least = room >= 8 ? LeastEventRows() : 0;
     workers = Limit(std::move(workers), room - least, "rows of tags");
     Append(lines, moving);
     Append(lines, waiting);
@@ -375,9 +406,7 @@ class Renderer {
         .AddAtRight(LocalTime(view_.now));
     Lines lines = {title.Text()};
     const size_t room = size_.rows - std::min<size_t>(size_.rows, 1);
-    size_t known_events = 0;
-    for (const DaemonView& daemon : view_.daemons) known_events += daemon.events.size();
-    const size_t events = room >= 8 ? std::min<size_t>(known_events, 4) : 0;
+    const size_t events = room >= 8 ? LeastEventRows() : 0;
     Lines blocks;
     for (const DaemonView& daemon : view_.daemons) blocks.push_back(Short(daemon));
     // What a block has below its first line.

@@ -22,6 +22,7 @@ struct DaemonView {
   google::rpc::Status status;  // not OK: why it does not answer
   std::vector<Moving> moving;
   std::deque<v1::WatchResponse> events;  // the oldest first
+  google::rpc::Status no_events;         // not OK: why there are none any more
 };
 
 struct View {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/ctl/text_width.h"
+#include "lib/base/status.h"
 #include "lib/base/units.h"
 
 namespace torpor::ctl {
@@ -169,6 +170,26 @@ TEST(FrameTest, SaysThatADaemonIsGone) {
   view.daemons.front() = SomeDaemon("host-0");
   view.daemons.front().usage->mutable_health()->set_code(14);
   EXPECT_THAT(RenderFrame(view, {80, 24}, false).front(), HasSubstr("NOT SERVING UNAVAILABLE"));
+}
+
+TEST(FrameTest, SaysWhyThereAreNoEvents) {
+  View view;
+  view.now = kNow;
+  view.daemons = {SomeDaemon("host-0")};
+  view.daemons[0].no_events.set_code(static_cast<int32_t>(Code::kPermissionDenied));
+  view.daemons[0].no_events.set_message("Watch needs the role OPERATOR or READER");
+  const std::string why = "no events: PERMISSION_DENIED: Watch needs the role OPERATOR or READER";
+  EXPECT_EQ(RenderFrame(view, {80, 24}, false).back(), why);
+  // Those of before stay.
+  AddEvents(view.daemons[0], 2);
+  const std::vector<std::string> lines = RenderFrame(view, {80, 24}, false);
+  EXPECT_THAT(lines.back(), HasSubstr("(event-1) session opened"));
+  EXPECT_EQ(lines[lines.size() - 3], why);
+  view.daemons.push_back(SomeDaemon("host-1"));
+  view.daemons[1].status = view.daemons[0].no_events;
+  EXPECT_THAT(RenderFrame(view, {100, 24}, false),
+              AllOf(testing::Contains("host-0 " + why),
+                    testing::Contains(HasSubstr("REFUSES PERMISSION_DENIED"))));
 }
 
 TEST(FrameTest, SeveralDaemons) {

@@ -1,24 +1,22 @@
 // torporctl top on a real terminal, against a running torpord.
 
-#include <fcntl.h>
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <pty.h>
-#include <sys/ioctl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
-#include <termios.h>
 #include <unistd.h>
-#include <utmp.h>
 
 #include <cctype>
 #include <csignal>
-#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/ctl/text_width.h"
@@ -28,6 +26,7 @@
 #include "tests/harness/child_process.h"
 #include "tests/harness/daemon_process.h"
 #include "tests/harness/temp_dir.h"
+#include "tests/harness/terminal.h"
 #include "tests/harness/worker_process.h"
 #include "torpor/v1/memory_service.grpc.pb.h"
 
@@ -57,13 +56,6 @@ class TopProcess {
  public:
   TopProcess(const std::string& runtime_dir, const std::vector<std::string>& arguments,
              const char* no_color = nullptr) {
-    winsize size{24, 80, 0, 0};
-    int terminal = -1;
-    int program = -1;
-    EXPECT_EQ(::openpty(&terminal, &program, nullptr, nullptr, &size), 0);
-    terminal_ = UniqueFd(terminal);
-    program_ = UniqueFd(program);
-    EXPECT_EQ(::tcgetattr(program, &before_), 0);
     const std::string path = std::filesystem::absolute("client/ctl/torporctl");
     std::vector<const char*> command = {path.c_str(), "top"};
     for (const std::string& argument : arguments) command.push_back(argument.c_str());
@@ -72,7 +64,7 @@ class TopProcess {
     if (pid_ != 0) return;
     ::setenv("TORPOR_RUNTIME_DIR", runtime_dir.c_str(), 1);
     if (no_color != nullptr) ::setenv("NO_COLOR", no_color, 1);
-    if (::login_tty(program) != 0) ::_exit(126);
+    if (!terminal_.Enter()) ::_exit(126);
     ::execv(path.c_str(), const_cast<char**>(command.data()));
     ::_exit(127);
   }
@@ -84,43 +76,23 @@ class TopProcess {
   TopProcess(const TopProcess&) = delete;
   TopProcess& operator=(const TopProcess&) = delete;
 
-  const std::string& written() const { return written_; }
-  void Type(const std::string& keys) {
-    EXPECT_EQ(::write(terminal_.get(), keys.data(), keys.size()),
-              static_cast<ssize_t>(keys.size()));
-  }
+  const Terminal& terminal() const { return terminal_; }
+  const std::string& written() const { return terminal_.written(); }
   void Signal(int signal) { ::kill(pid_, signal); }
-  void Resize(unsigned short columns, unsigned short rows) {
-    const winsize size{rows, columns, 0, 0};
-    EXPECT_EQ(::ioctl(terminal_.get(), TIOCSWINSZ, &size), 0);
-  }
-  // Whether keys come at once and are not shown.
-  bool IsRaw() const {
-    termios now{};
-    EXPECT_EQ(::tcgetattr(program_.get(), &now), 0);
-    return (now.c_lflag & (ICANON | ECHO)) == 0;
-  }
-  bool IsAsBefore() const {
-    termios now{};
-    EXPECT_EQ(::tcgetattr(program_.get(), &now), 0);
-    return now.c_lflag == before_.c_lflag && now.c_iflag == before_.c_iflag &&
-           now.c_oflag == before_.c_oflag && now.c_cflag == before_.c_cflag &&
-           std::memcmp(now.c_cc, before_.c_cc, sizeof now.c_cc) == 0;
-  }
 
   // The last frame that is drawn wholly, as plain text.
   std::string Frame() const {
-    const size_t end = written_.rfind("\x1b[J");
-    const size_t begin = end == std::string::npos ? end : written_.rfind("\x1b[H", end);
-    return begin == std::string::npos ? "" : Plain(written_.substr(begin, end - begin));
+    const size_t end = written().rfind("\x1b[J");
+    const size_t begin = end == std::string::npos ? end : written().rfind("\x1b[H", end);
+    return begin == std::string::npos ? "" : Plain(written().substr(begin, end - begin));
   }
   // Reads until the last frame matches; that frame, empty if it takes too long.
   std::string Await(const testing::Matcher<std::string>& wanted) {
     const TimePoint until = Clock::Real().Now() + kPatience;
     while (Clock::Real().Now() < until) {
-      const std::string frame = Frame();
+      std::string frame = Frame();
       if (wanted.Matches(frame)) return frame;
-      if (!Read()) break;
+      terminal_.Read();
     }
     ADD_FAILURE() << "not seen, but\n" << Frame();
     return "";
@@ -131,28 +103,15 @@ class TopProcess {
     const TimePoint until = Clock::Real().Now() + kPatience;
     while (::waitpid(pid_, &status, WNOHANG) == 0) {
       if (Clock::Real().Now() > until) return -1;
-      Read();
+      terminal_.Read();
     }
     pid_ = -1;
-    while (Read()) continue;
+    while (terminal_.Read()) continue;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
 
  private:
-  // False if nothing came for a while of one that has ended.
-  bool Read() {
-    pollfd readable{terminal_.get(), POLLIN, 0};
-    if (::poll(&readable, 1, 100) <= 0) return pid_ > 0;
-    char text[65536];
-    const ssize_t size = ::read(terminal_.get(), text, sizeof text);
-    if (size > 0) written_.append(text, static_cast<size_t>(size));
-    return size > 0;
-  }
-
-  UniqueFd terminal_;
-  UniqueFd program_;  // the program's end, so that it stays when the program ends
-  termios before_{};
-  std::string written_;
+  Terminal terminal_;
   pid_t pid_ = -1;
 };
 
@@ -168,9 +127,11 @@ void ExpectFits(const std::string& frame, size_t columns, size_t rows) {
 class TopTest : public testing::Test {
  protected:
   void SetUp() override { StartDaemon(); }
-  void StartDaemon() {
-    auto daemon = DaemonProcess::Start(
-        dir_.path(), {"--host_device_memory=64MiB", "--safety_reserve=4MiB", "--host_pool=32MiB"});
+  void StartDaemon(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> flags = {"--host_device_memory=64MiB", "--safety_reserve=4MiB",
+                                      "--host_pool=32MiB"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    auto daemon = DaemonProcess::Start(dir_.path(), flags);
     ASSERT_THAT(daemon, IsOk());
     daemon_ = *std::move(daemon);
   }
@@ -198,6 +159,37 @@ class TopTest : public testing::Test {
     EXPECT_THAT(finished, IsOk());
     return finished.ok() ? *finished : Finished();
   }
+  // A daemon, in place of the one before, in which `user` alone has a role. It serves metrics.
+  void StartDaemonFor(const std::string& role, uid_t user = ::geteuid()) {
+    daemon_.reset();
+    const std::string file = dir_.path() + "/access.conf";
+    std::ofstream(file) << "grant { role: " << role << " uid: " << user << " }\n";
+    StartDaemon({"--access=" + file, "--metrics=127.0.0.1:0"});
+  }
+  // The metric of calls that failed.
+  int Failed(const std::string& call) {
+    const std::string log = daemon_->log();
+    const size_t at = log.rfind("http://127.0.0.1:");
+    if (at == std::string::npos) return -1;
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(std::stoi(log.substr(at + 17))));
+    const UniqueFd http(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const std::string get = "GET /metrics HTTP/1.0\r\n\r\n";
+    if (::connect(http.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+        ::write(http.get(), get.data(), get.size()) != static_cast<ssize_t>(get.size())) {
+      return -1;
+    }
+    std::string page;
+    char part[4096];
+    for (ssize_t n = 0; (n = ::read(http.get(), part, sizeof part)) > 0;) page.append(part, n);
+    const std::string series = "request=\"" + call + "\",result=\"error\"} ";
+    const size_t value = page.find(series);
+    if (page.find("torpor_requests_total") == std::string::npos) return -1;
+    return value == std::string::npos ? 0 : std::stoi(page.substr(value + series.size()));
+  }
+
   TempDir dir_;
   std::unique_ptr<DaemonProcess> daemon_;
 };
@@ -209,7 +201,7 @@ TEST_F(TopTest, ShowsWhatHappensUntilQ) {
   ExpectFits(first, 80, 24);
   EXPECT_THAT(first, AllOf(HasSubstr("torporctl top  SERVING"), HasSubstr("NO_KEEPER"),
                            HasSubstr("# resident 16.0M")));
-  EXPECT_TRUE(top.IsRaw());
+  EXPECT_TRUE(top.terminal().IsRaw());
   EXPECT_THAT(top.written(), AllOf(testing::StartsWith("\x1b[?1049h"), HasSubstr("\x1b[32m")));
   Sleep();
   // What happens is seen though the view began before or after its event.
@@ -217,13 +209,13 @@ TEST_F(TopTest, ShowsWhatHappensUntilQ) {
   ExpectFits(asleep, 80, 24);
   EXPECT_THAT(asleep, HasSubstr("# resident 0 "));
   top.Await(HasSubstr("sleep ended"));
-  top.Resize(60, 7);
+  top.terminal().Resize(60, 7);
   const std::string small = top.Await(HasSubstr("  availa~\n"));
   ExpectFits(small, 60, 7);
-  EXPECT_FALSE(top.IsAsBefore());
-  top.Type("xq");
+  EXPECT_FALSE(top.terminal().IsAsBefore());
+  top.terminal().Type("xq");
   EXPECT_EQ(top.Wait(), 0);
-  EXPECT_TRUE(top.IsAsBefore());
+  EXPECT_TRUE(top.terminal().IsAsBefore());
   EXPECT_THAT(top.written(), testing::EndsWith("\x1b[?7h\x1b[?25h\x1b[m\x1b[?1049l"));
 }
 
@@ -231,14 +223,14 @@ TEST_F(TopTest, SignalsAndCtrlCRestoreTheTerminal) {
   for (const int signal : {SIGTERM, SIGHUP, 0}) {
     TopProcess top(dir_.path(), {"--interval=100ms"}, "1");
     top.Await(HasSubstr("No workers."));
-    EXPECT_TRUE(top.IsRaw());
+    EXPECT_TRUE(top.terminal().IsRaw());
     if (signal != 0) {
       top.Signal(signal);
     } else {
-      top.Type("\x03");
+      top.terminal().Type("\x03");
     }
     EXPECT_EQ(top.Wait(), 0);
-    EXPECT_TRUE(top.IsAsBefore());
+    EXPECT_TRUE(top.terminal().IsAsBefore());
     EXPECT_THAT(top.written(), testing::EndsWith("\x1b[?1049l"));
     EXPECT_THAT(top.written(), Not(HasSubstr("\x1b[32m")));
   }
@@ -247,20 +239,20 @@ TEST_F(TopTest, SignalsAndCtrlCRestoreTheTerminal) {
 TEST_F(TopTest, LeavesTheScreenWhileItIsStopped) {
   TopProcess top(dir_.path(), {});
   top.Await(HasSubstr("No workers."));
-  top.Type("\x1a");
+  top.terminal().Type("\x1a");
   const TimePoint until = Clock::Real().Now() + kPatience;
-  while (!top.IsAsBefore() && Clock::Real().Now() < until) ::usleep(1000);
-  EXPECT_TRUE(top.IsAsBefore());
+  while (!top.terminal().IsAsBefore() && Clock::Real().Now() < until) ::usleep(1000);
+  EXPECT_TRUE(top.terminal().IsAsBefore());
   top.Signal(SIGCONT);
-  while (!top.IsRaw() && Clock::Real().Now() < until) {
+  while (!top.terminal().IsRaw() && Clock::Real().Now() < until) {
     ::usleep(1000);
     // It may not have stopped yet.
     top.Signal(SIGCONT);
   }
-  EXPECT_TRUE(top.IsRaw());
-  top.Type("q");
+  EXPECT_TRUE(top.terminal().IsRaw());
+  top.terminal().Type("q");
   EXPECT_EQ(top.Wait(), 0);
-  EXPECT_TRUE(top.IsAsBefore());
+  EXPECT_TRUE(top.terminal().IsAsBefore());
 }
 
 TEST_F(TopTest, GoesOnWithTheNextDaemon) {
@@ -274,8 +266,37 @@ TEST_F(TopTest, GoesOnWithTheNextDaemon) {
   const auto worker = ConnectWorker("again");
   top.Await(
       AllOf(ContainsRegex("w-1 +again +weights +resident"), HasSubstr("(again) session opened")));
-  top.Type("q");
+  top.terminal().Type("q");
   EXPECT_EQ(top.Wait(), 0);
+}
+
+TEST_F(TopTest, AsksRarelyForWhatIsRefused) {
+  StartDaemonFor("WORKER");
+  TopProcess top(dir_.path(), {"--interval=100ms"});
+  const std::string told = "no events: ACCESS_DENIED: Watch needs the role OPERATOR or READER; ";
+  top.Await(AllOf(HasSubstr("torporctl top  SERVING"), HasSubstr(told)));
+  // Usage goes on meanwhile.
+  const auto worker = ConnectWorker("mine");
+  top.Await(AllOf(ContainsRegex("w-1 +mine +weights +resident"), HasSubstr(told)));
+  std::this_thread::sleep_for(seconds(2));
+  EXPECT_EQ(Failed("Watch"), 1);
+  // Another daemon is asked anew.
+  StartDaemonFor("OPERATOR");
+  top.Await(AllOf(HasSubstr("torporctl top  SERVING"), Not(HasSubstr("no events"))));
+  const auto again = ConnectWorker("again");
+  top.Await(HasSubstr("(again) session opened"));
+  EXPECT_EQ(Failed("Watch"), 0);
+}
+
+TEST_F(TopTest, AsksRarelyWhereItHasNoRole) {
+  StartDaemonFor("OPERATOR", ::geteuid() + 1);
+  TopProcess top(dir_.path(), {"--interval=100ms"});
+  top.Await(AllOf(HasSubstr("torporctl top  REFUSES ACCESS_DENIED"),
+                  HasSubstr("Usage needs the role OPERATOR or WORKER or READER")));
+  std::this_thread::sleep_for(seconds(2));
+  const int refused = Failed("Usage");
+  EXPECT_GE(refused, 1);
+  EXPECT_LE(refused, 8) << "of 20, one each 100 ms";
 }
 
 TEST_F(TopTest, SeveralDaemons) {

@@ -1,11 +1,7 @@
 // torporctl watch, and the line of progress of the other commands, against a running torpord.
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -16,10 +12,10 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/status_matchers.h"
-#include "lib/base/unique_fd.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/daemon_process.h"
 #include "tests/harness/temp_dir.h"
+#include "tests/harness/terminal.h"
 #include "tests/harness/worker_process.h"
 #include "torpor/v1/memory_service.grpc.pb.h"
 
@@ -261,33 +257,22 @@ TEST_F(WatchTest, RefusesABadCursor) {
 }
 
 TEST_F(WatchTest, ProgressIsDrawnOnATerminalOnly) {
-  const UniqueFd terminal(::posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
-  ASSERT_TRUE(terminal.valid());
-  ASSERT_EQ(::grantpt(terminal.get()), 0);
-  ASSERT_EQ(::unlockpt(terminal.get()), 0);
-  char name[64];
-  ASSERT_EQ(::ptsname_r(terminal.get(), name, sizeof name), 0);
-  const UniqueFd kept_open(::open(name, O_RDWR | O_NOCTTY | O_CLOEXEC));
+  Terminal terminal;
   const auto worker = ConnectWorker("model", "16MiB");
 
-  const auto sleep = StartCtl({"sleep", "--level=1", "model"}, name);
+  const auto sleep = StartCtl({"sleep", "--level=1", "model"}, terminal.path());
   const auto output = sleep->ReadAll();
   ASSERT_THAT(output, IsOk());
   EXPECT_THAT(*output, HasSubstr("Freed 16.00 MiB of device memory."));
   EXPECT_THAT(*output, Not(HasSubstr("\r")));
   EXPECT_EQ(ExitOf(*sleep), 0);
-  // What was written to a terminal takes its time to its other end.
   const std::string cleared = "\r\x1b[K";
-  std::string text;
+  const std::string& text = terminal.written();
   const TimePoint until = Clock::Real().Now() + kPatience;
   while ((text.size() < 2 * cleared.size() ||
           text.compare(text.size() - cleared.size(), cleared.size(), cleared) != 0) &&
          Clock::Real().Now() < until) {
-    pollfd readable{terminal.get(), POLLIN, 0};
-    ::poll(&readable, 1, 100);
-    char drawn[4096];
-    const ssize_t size = ::read(terminal.get(), drawn, sizeof drawn);
-    if (size > 0) text.append(drawn, static_cast<size_t>(size));
+    terminal.Read();
   }
   EXPECT_THAT(text, testing::StartsWith(cleared + "w-1 "));
   EXPECT_THAT(text, ContainsRegex("w-1 [^\r]*  \\[[#.]+\\] +[0-9]+%  [^\r]* of 16.00 MiB"));

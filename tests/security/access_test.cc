@@ -168,7 +168,7 @@ TEST_F(RolesTest, EachRoleMayCallWhatItsTableSays) {
        {ok, "OTHERS_SELECTED", "OTHERS_SELECTED", denied, "OTHERS_SELECTED", denied}},
       {"Reserve, Renew and Release of its own",
        [&](const User& user) {
-         const std::string id = Reserve(As(user), Reservation("own"));
+         std::string id = Reserve(As(user), Reservation("own"));
          if (id.compare(0, 2, "r-") != 0) return id;
          const std::string renewed = Renew(As(user), id);
          return renewed == "OK" ? Release(As(user), id) : renewed;

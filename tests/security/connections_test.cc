@@ -160,6 +160,7 @@ TEST_F(ConnectionsTest, WithoutDescriptorsItWaitsForBetterTimes) {
   if (!limit("3")) GTEST_SKIP() << "needs prlimit";
   // Nothing more can be accepted: those who come are turned away, or wait.
   std::vector<UniqueFd> waiting;
+  waiting.reserve(20);
   for (int i = 0; i < 20; ++i) waiting.push_back(ConnectAs(kOperator, daemon_->control_socket()));
   std::this_thread::sleep_for(milliseconds(300));
   ASSERT_TRUE(limit("1024"));
