@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 import tempfile
 
 import fixture
@@ -127,6 +128,17 @@ class Calls(AsyncControlTest):
                 self.assertEqual((await client.usage()).device.uuid, "host-0")
 
         asyncio.run(test())
+
+
+    @asynchronous
+    async def test_waits_for_room_in_a_full_queue(self, client):
+        fixture.fill_queue(self.daemon)
+        usage = asyncio.create_task(client.usage())
+        watch = asyncio.create_task(client.watch(kinds="queue").open())
+        await asyncio.sleep(1)
+        self.daemon.process.send_signal(signal.SIGCONT)
+        self.assertTrue((await usage).version)
+        (await watch).close()
 
 
 class Cancelling(AsyncControlTest):

@@ -7,6 +7,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 
 import fixture
 import torpor
@@ -342,6 +343,30 @@ class Repeating(ControlTest):
         proxy.cut()
         self.assertEqual(waits.exception().reason, "DAEMON_UNREACHABLE")
         self.assertIsInstance(waits.exception(), ConnectionError)
+
+
+    def test_waits_for_room_in_a_full_queue(self):
+        def call(function, *arguments, **named):
+            fixture.fill_queue(self.daemon)
+            made = self.started(function, *arguments, **named)
+            time.sleep(1)
+            self.daemon.process.send_signal(signal.SIGCONT)
+            return made.result()
+
+        socket = self.daemon.control_socket
+        self.assertTrue(call(self.client_of(socket).usage).version)
+        call(self.client_of(socket).reserve, "one", {"weights": MIB}, ttl=60)
+        self.assertEqual(len(self.client.usage().reservations), 1)
+        call(self.client_of(socket).watch(kinds="queue").open).close()
+
+    def test_a_full_queue_is_not_waited_for_for_ever(self):
+        fixture.fill_queue(self.daemon)
+        refused = self.started(self.client_of(self.daemon.control_socket, retries=0).usage)
+        self.assertEqual(refused.exception().reason, "DAEMON_UNREACHABLE")
+        late = self.started(self.client_of(self.daemon.control_socket).usage, timeout=1)
+        self.assertIsInstance(late.exception(), (errors.Unavailable, errors.DeadlineExceeded))
+        self.daemon.process.kill()
+        self.daemon.process.wait()
 
 
 class Watching(ControlTest):

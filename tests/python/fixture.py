@@ -7,6 +7,8 @@ environment TEST_TORPORD, TEST_TORPORCTL, TEST_WHEEL and TEST_MODEL. It ends wit
 import os
 import pathlib
 import re
+import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -21,6 +23,22 @@ MIB = 1 << 20
 PROGRAMS = Programs(torpord=os.environ["TEST_TORPORD"], torporctl=os.environ["TEST_TORPORCTL"])
 WHEEL = pathlib.Path(os.environ["TEST_WHEEL"]).resolve()
 MODEL = pathlib.Path(os.environ["TEST_MODEL"])
+
+
+def fill_queue(daemon):
+    """Stops the daemon (until SIGCONT), and lets nobody in at its control socket any more."""
+    daemon.process.send_signal(signal.SIGSTOP)
+    tasks = pathlib.Path(f"/proc/{daemon.process.pid}/task")
+    while any(") T " not in (task / "stat").read_text() for task in tasks.iterdir()):
+        time.sleep(0.01)
+    while True:
+        # Who has hung up keeps its place.
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.setblocking(False)
+            try:
+                connection.connect(str(daemon.control_socket))
+            except BlockingIOError:
+                return
 
 
 class DaemonTest(unittest.TestCase):

@@ -9,6 +9,7 @@ import uuid
 from typing import Any, Callable, Iterable, Iterator, Mapping, Union
 
 from torpor import errors
+from torpor.control import _status, _target
 from torpor.control import memory_service_pb2 as messages
 from torpor.types import Policy
 
@@ -18,6 +19,10 @@ PolicyLike = Union[Policy, str]
 DEFAULT_TIMEOUT = 300.0
 # How often a call is repeated whose connection broke.
 DEFAULT_RETRIES = 3
+# Seconds that a call waits beyond that while others fill the queue of the daemon's socket, and
+# between its attempts: gRPC gives up at once there.
+_QUEUE_PATIENCE = 8.0
+_QUEUE_PAUSE = 0.1
 # Seconds, about 30 years: gRPC takes longer ones for none at all.
 _FOREVER = 1e9
 
@@ -88,6 +93,41 @@ def backoffs(retries: int | None) -> Iterator[float]:
     while retries is None or attempt < retries:
         yield min(0.2 * 2 ** min(attempt, 10), 1.0)
         attempt += 1
+
+
+class Repetitions:
+    """When a call to `target` is made again that has failed. Without `retries` it is not, also not
+    for a full queue, unless `waits`.
+    """
+
+    def __init__(
+        self, target: str, retries: int, patience: Patience, waits: bool = False
+    ) -> None:
+        self._target = target
+        self._patience = patience
+        self._waits = waits or retries > 0
+        self._pauses = backoffs(retries)
+        self._full = False
+        self._queue_end: float | None = None
+
+    def pause(self, error: errors.TorporError) -> float | None:
+        """Seconds before the next attempt; None: there is none."""
+        if not _status.to_repeat(error) or self._patience.over():
+            return None
+        unreachable = error.reason == "DAEMON_UNREACHABLE"
+        if unreachable and self._waits and self._waits_for_room():
+            return _QUEUE_PAUSE
+        return next(self._pauses, None)
+
+    def _waits_for_room(self) -> bool:
+        full = _target.queue_is_full(self._target)
+        # Room at this moment is not yet room for gRPC.
+        self._full = full is not None and (full or self._full)
+        if not self._full:
+            return False
+        if self._queue_end is None:
+            self._queue_end = time.monotonic() + _QUEUE_PATIENCE
+        return time.monotonic() < self._queue_end
 
 
 def names(given: Iterable[str] | str) -> list[str]:

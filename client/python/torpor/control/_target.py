@@ -74,6 +74,23 @@ def grpc_target(target: str | os.PathLike[str]) -> str:
     return name
 
 
+def queue_is_full(target: str) -> bool | None:
+    """Whether who connects to gRPC's name `target` has to wait for those before it; None: nobody
+    listens there, or that cannot be told.
+    """
+    if not target.startswith("unix:"):
+        return None
+    with socket.socket(socket.AF_UNIX) as trial:
+        trial.setblocking(False)
+        try:
+            trial.connect(target.removeprefix("unix:").removeprefix("//"))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return None
+    return False
+
+
 def _is_socket(path: str) -> bool:
     try:
         return stat.S_ISSOCK(os.stat(path).st_mode)

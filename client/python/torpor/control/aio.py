@@ -172,14 +172,15 @@ class AsyncClient:
 
     async def _call(self, method: Method, request: Any, timeout: float | None) -> Any:
         patience = Patience(self._timeout if timeout is None else timeout)
-        for pause in [*_request.backoffs(self._retries), None]:
+        repetitions = _request.Repetitions(self.target, self._retries, patience)
+        while True:
             try:
                 return await self._call_once(method, request, patience)
             except errors.TorporError as error:
-                if pause is None or not _status.to_repeat(error) or patience.over():
+                pause = repetitions.pause(error)
+                if pause is None:
                     raise
                 await asyncio.sleep(pause)
-        raise AssertionError("the last attempt returns or raises")
 
     async def _call_once(self, method: Method, request: Any, patience: Patience) -> Any:
         told = _request.told(request, self.target)
@@ -236,8 +237,15 @@ class AsyncWatch:
 
     async def open(self) -> AsyncWatch:
         """Waits until the daemon streams. Raises what the client's methods do."""
-        if self._call is None and not self._closing:
-            self._first = await self._connect()
+        repetitions = _request.Repetitions(self._client.target, 0, self._patience, waits=True)
+        while self._call is None and not self._closing:
+            try:
+                self._first = await self._connect()
+            except errors.TorporError as error:
+                pause = repetitions.pause(error)
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
         return self
 
     def close(self) -> None:

@@ -91,7 +91,8 @@ class Client:
         target: a control socket's path ("unix:PATH" as well) or "host:port". By default that of
             find(device, runtime_dir), with its errors.
         timeout: of each call, in seconds; None: none.
-        retries: how often a call whose connection broke is repeated within its timeout.
+        retries: how often a call whose connection broke is repeated within its timeout; if not 0,
+            it also waits up to 8 seconds for room in a full queue of connections.
         tls: for a "host:port" with certificates; by default Tls.from_environment(). With its
             errors.
         """
@@ -271,14 +272,15 @@ class Client:
     ) -> Any:
         patience = Patience(self._timeout if timeout is None else timeout)
         cancellation = cancellation or Cancellation()
-        for pause in [*_request.backoffs(self._retries), None]:
+        repetitions = _request.Repetitions(self.target, self._retries, patience)
+        while True:
             try:
                 return self._call_once(method, request, patience, cancellation)
             except errors.TorporError as error:
-                if pause is None or not _status.to_repeat(error) or patience.over():
+                pause = repetitions.pause(error)
+                if pause is None:
                     raise
                 cancellation._wait(pause)
-        raise AssertionError("the last attempt returns or raises")
 
     def _call_once(
         self, method: Method, request: Any, patience: Patience, cancellation: Cancellation
@@ -360,8 +362,15 @@ class Watch:
 
     def open(self) -> Watch:
         """Waits until the daemon streams. Raises what Client's methods do."""
-        if self._call is None and not self._closing.is_set():
-            self._first = self._connect()
+        repetitions = _request.Repetitions(self._client.target, 0, self._patience, waits=True)
+        while self._call is None and not self._closing.is_set():
+            try:
+                self._first = self._connect()
+            except errors.TorporError as error:
+                pause = repetitions.pause(error)
+                if pause is None:
+                    raise
+                self._closing.wait(pause)
         return self
 
     def close(self) -> None:
