@@ -70,11 +70,4 @@ Result<std::string> FindWorkerSocket(const std::string& runtime_dir,
       .With("candidates", Join(live));
 }
 
-Result<std::vector<std::string>> FindWorkerSockets(const std::string& runtime_dir) {
-  const std::vector<std::string> all = Sockets(runtime_dir);
-  std::vector<std::string> live = Live(all);
-  if (live.empty()) return NotRunning("no daemon listens under " + runtime_dir, all);
-  return live;
-}
-
 }  // namespace torpor::client

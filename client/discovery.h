@@ -2,7 +2,6 @@
 #define TORPOR_CLIENT_DISCOVERY_H_
 
 #include <string>
-#include <vector>
 
 #include "lib/base/status.h"
 
@@ -14,10 +13,6 @@ namespace torpor::client {
 //   UNAVAILABLE DAEMON_NOT_RUNNING, FAILED_PRECONDITION AMBIGUOUS_DAEMON: with "candidates"
 Result<std::string> FindWorkerSocket(const std::string& runtime_dir,
                                      const std::string& device_uuid);
-
-// Those of all daemons that listen below `runtime_dir`, at least one, in the order of their names.
-//   UNAVAILABLE DAEMON_NOT_RUNNING
-Result<std::vector<std::string>> FindWorkerSockets(const std::string& runtime_dir);
 
 }  // namespace torpor::client
 

@@ -69,16 +69,5 @@ TEST_F(DiscoveryTest, SeveralDaemons) {
   EXPECT_EQ(found.status().details().at("candidates"), Path("host-1") + "," + Path("host-2"));
 }
 
-TEST_F(DiscoveryTest, AllThatListen) {
-  EXPECT_THAT(FindWorkerSockets(dir_), HasReason("DAEMON_NOT_RUNNING"));
-  (void)Listen("host-0");  // left behind by a daemon that was killed
-  EXPECT_THAT(FindWorkerSockets(dir_), HasReason("DAEMON_NOT_RUNNING"));
-  const UniqueFd two = Listen("host-2");
-  const UniqueFd one = Listen("host-1");
-  const auto found = FindWorkerSockets(dir_);
-  ASSERT_THAT(found, IsOk());
-  EXPECT_EQ(*found, (std::vector<std::string>{Path("host-1"), Path("host-2")}));
-}
-
 }  // namespace
 }  // namespace torpor::client
