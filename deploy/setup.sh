@@ -33,7 +33,7 @@ readonly BUILD_PACKAGES=(
   libspdlog-dev libssl-dev nlohmann-json3-dev pkg-config protobuf-compiler
   protobuf-compiler-grpc python3 python3-venv unzip xz-utils zlib1g-dev
 )
-readonly TEST_PACKAGES=(clang-tidy iproute2 libclang-rt-dev procps systemd)
+readonly TEST_PACKAGES=(clang-tidy fish iproute2 libclang-rt-dev procps systemd zsh)
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD

@@ -62,14 +62,24 @@ constexpr char kZsh[] = R"(#compdef torporctl
 # Completion of torporctl in zsh.
 _torporctl() {
   local -a lines goes_on ends
-  local line
-  lines=("${(@f)$("${words[1]}" __complete "${(@)words[2,CURRENT]}" 2> /dev/null)}")
+  local line files='--(target|runtime-dir|tls-ca|tls-cert|tls-key)'
+  if [[ ${words[CURRENT]} == ${~files}=* ]]; then
+    compset -P '*='
+    compset -P 'unix:'
+    _files
+    return
+  elif [[ ${words[CURRENT - 1]} == ${~files} ]]; then
+    _files
+    return
+  fi
+  lines=("${(@f)$("${words[1]}" __complete "${(@Q)words[2,CURRENT - 1]}" "$PREFIX" 2> /dev/null)}")
   for line in $lines; do
     line=${line%%$'\t'*}
     if [[ $line == *= ]]; then goes_on+=("$line"); else ends+=("$line"); fi
   done
   (( $#goes_on )) && compadd -S '' -a goes_on
   (( $#ends )) && compadd -a ends
+  (( $#goes_on + $#ends ))
 }
 if [[ ${funcstack[1]} == _torporctl ]]; then
   _torporctl "$@"
@@ -79,7 +89,19 @@ fi
 )";
 
 constexpr char kFish[] = R"(# Completion of torporctl in fish.
-complete -c torporctl -f -a '(torporctl __complete (commandline -opc)[2..-1] (commandline -ct) 2> /dev/null)'
+function __torporctl_complete
+  set -l words (commandline -opc) (commandline -ct)
+  set -l files '--(?:target|runtime-dir|tls-ca|tls-cert|tls-key)'
+  if set -l parts (string match -r -- "^($files=(?:unix:)?)(.*)\$" $words[-1])
+    # Behind "--flag=", as fish completes the file of a word of its own.
+    string join \n -- $parts[2](complete -C "'' "(string escape -- $parts[3]))
+  else if string match -qr -- "^$files\$" $words[-2]
+    complete -C "'' "(string escape -- $words[-1])
+  else
+    $words[1] __complete $words[2..-1] 2> /dev/null
+  end
+end
+complete -c torporctl -f -a '(__torporctl_complete)'
 )";
 
 struct Candidate {
