@@ -87,6 +87,11 @@ google::rpc::Status ToRpcStatus(const Status& status) {
   return rpc;
 }
 
+grpc::Status ToGrpcStatus(const Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()), status.message(),
+          ToRpcStatus(status).SerializeAsString()};
+}
+
 void PrintFailure(const google::rpc::Status& status, bool json) {
   std::fputs((json ? PrintJson(status) : "torporctl: " + PrintError(status)).c_str(), stderr);
 }

@@ -28,6 +28,8 @@ void SetTimeout(grpc::ClientContext& context, Duration timeout);
 // What the daemon sent as the error's details, or else what gRPC says.
 google::rpc::Status ToRpcStatus(const grpc::Status& status);
 google::rpc::Status ToRpcStatus(const Status& status);
+// What ToRpcStatus makes the same of.
+grpc::Status ToGrpcStatus(const Status& status);
 
 // Prints it on standard error: for people, or as JSON.
 void PrintFailure(const google::rpc::Status& status, bool json);

@@ -322,7 +322,9 @@ KnownNames AskForNames(const std::vector<std::string>& words) {
       grpc::ClientContext context;
       SetTimeout(context, kPatience);
       v1::UsageResponse usage;
-      v1::MemoryService::Stub stub(Reach(daemon.target, kPatience, [] { return false; }));
+      const auto channel = Reach(daemon.target, kPatience, [] { return false; });
+      if (!channel.ok()) return;
+      v1::MemoryService::Stub stub(*channel);
       if (stub.Usage(&context, {}, &usage).ok()) answer = std::move(usage);
     });
   }

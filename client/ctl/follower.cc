@@ -108,8 +108,12 @@ bool Follower::PauseWatch(Duration time) {
   return !ends_;
 }
 
-std::unique_ptr<v1::MemoryService::Stub> Follower::Connected(Duration patience) const {
-  return v1::MemoryService::NewStub(Reach(target_, patience, [this] { return Ends(); }));
+grpc::Status Follower::Connect(Duration patience,
+                               std::unique_ptr<v1::MemoryService::Stub>& stub) const {
+  const auto channel = Reach(target_, patience, [this] { return Ends(); });
+  if (!channel.ok()) return ToGrpcStatus(channel.status());
+  stub = v1::MemoryService::NewStub(*channel);
+  return grpc::Status::OK;
 }
 
 void Follower::Answered(v1::UsageResponse usage, bool after_failure) {
@@ -137,9 +141,10 @@ void Follower::PollUsage() {
       MutexLock lock(mutex_);
       stale_ = false;
     }
-    if (stub == nullptr) stub = Connected(reachable ? kUsageTimeout : kReconnectTimeout);
     v1::UsageResponse usage;
-    const grpc::Status status = stub->Usage(&context, {}, &usage);
+    grpc::Status status;
+    if (stub == nullptr) status = Connect(reachable ? kUsageTimeout : kReconnectTimeout, stub);
+    if (status.ok()) status = stub->Usage(&context, {}, &usage);
     End(&Follower::usage_);
     if (status.ok()) {
       Answered(std::move(usage), !reachable);
@@ -178,11 +183,12 @@ void Follower::FollowEvents() {
       MutexLock lock(mutex_);
       is_another_ = false;
     }
-    const auto stub = Connected(kReconnectTimeout);
-    const auto reader = stub->Watch(&context, request);
+    std::unique_ptr<v1::MemoryService::Stub> stub;
+    grpc::Status status = Connect(kReconnectTimeout, stub);
+    const auto reader = status.ok() ? stub->Watch(&context, request) : nullptr;
     v1::WatchResponse response;
     bool begins = true;
-    while (reader->Read(&response)) {
+    while (reader != nullptr && reader->Read(&response)) {
       request.set_cursor(response.cursor());
       MutexLock lock(mutex_);
       if (begins) view_.no_events.Clear();
@@ -197,7 +203,7 @@ void Follower::FollowEvents() {
       }
       changed_();
     }
-    const grpc::Status status = reader->Finish();
+    if (reader != nullptr) status = reader->Finish();
     End(&Follower::watch_);
     if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) request.clear_cursor();
     {

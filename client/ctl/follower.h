@@ -43,7 +43,8 @@ class Follower {
   bool Pause(Duration time) EXCLUDES(mutex_);
   // Also ends when another daemon answers than before.
   bool PauseWatch(Duration time) EXCLUDES(mutex_);
-  std::unique_ptr<v1::MemoryService::Stub> Connected(Duration patience) const EXCLUDES(mutex_);
+  grpc::Status Connect(Duration patience, std::unique_ptr<v1::MemoryService::Stub>& stub) const
+      EXCLUDES(mutex_);
   void Answered(v1::UsageResponse usage, bool after_failure) EXCLUDES(mutex_);
 
   const Duration interval_;

@@ -41,15 +41,19 @@ void Ask(const Command& command, const StopOnSignal& signal, Check& check) {
   const std::string& service = command.service;
   const auto channel =
       Reach(check.daemon->target, command.timeout, [&] { return signal.stopped(); });
+  if (!channel.ok()) {
+    check.status = ToRpcStatus(channel.status());
+    return;
+  }
   HealthCheckRequest request;
   request.set_service(service);
   const grpc::Status status =
-      Health::NewStub(channel)->Check(&check.context, request, &check.response);
+      Health::NewStub(*channel)->Check(&check.context, request, &check.response);
   check.status = ToRpcStatus(status);
   if (!status.ok() || check.serves()) return;
   v1::UsageResponse usage;
   const grpc::Status told =
-      v1::MemoryService::NewStub(channel)->Usage(&check.reason_context, {}, &usage);
+      v1::MemoryService::NewStub(*channel)->Usage(&check.reason_context, {}, &usage);
   if (!told.ok()) {
     check.reason = ToRpcStatus(told);
   } else {

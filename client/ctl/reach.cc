@@ -21,15 +21,22 @@ constexpr Duration kSlice = milliseconds(100);
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> Reach(const std::string& target, Duration patience,
-                                     const std::function<bool()>& stopped) {
+Result<std::shared_ptr<grpc::Channel>> Reach(const std::string& target, Duration patience,
+                                             const std::function<bool()>& stopped) {
   std::shared_ptr<grpc::Channel> channel = OpenChannel(target);
   const std::string path = SocketPathOf(target);
   if (path.empty()) return channel;
   const TimePoint until = Clock::Real().Now() + std::min(patience, kQueuePatience);
-  while (!stopped() && Clock::Real().Now() < until) {
+  bool is_full = false;
+  while (!stopped()) {
     const grpc_connectivity_state state = channel->GetState(true);
     if (state == GRPC_CHANNEL_READY) break;
+    if (Clock::Real().Now() >= until) {
+      if (!is_full) break;
+      return Unavailable("SOCKET_QUEUE_FULL",
+                         "others fill the queue of those who wait for a connection at " + path)
+          .With("path", path);
+    }
     if (state != GRPC_CHANNEL_TRANSIENT_FAILURE) {
       channel->WaitForStateChange(state,
                                   std::chrono::system_clock::now() + std::min(kSlice, patience));
@@ -40,7 +47,8 @@ std::shared_ptr<grpc::Channel> Reach(const std::string& target, Duration patienc
     if (connected.ok() && ::fcntl(connected->get(), F_SETFL, O_NONBLOCK) == 0) {
       return ChannelOn(*std::move(connected));
     }
-    if (connected.status().code() != Code::kDeadlineExceeded) break;
+    is_full = connected.status().code() == Code::kDeadlineExceeded;
+    if (!is_full) break;
   }
   return channel;
 }

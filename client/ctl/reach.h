@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lib/base/clock.h"
+#include "lib/base/status.h"
 
 namespace torpor::ctl {
 
@@ -15,8 +16,9 @@ namespace torpor::ctl {
 // they fail and tell why. While the queue of a Unix socket is full it waits in turn, where gRPC
 // would give up at once: at most 8 s or for `patience`, and until `stopped` says so (looked at
 // every 100 ms). What it returns may not connect anew when its connection ends.
-std::shared_ptr<grpc::Channel> Reach(const std::string& target, Duration patience,
-                                     const std::function<bool()>& stopped);
+//   UNAVAILABLE SOCKET_QUEUE_FULL: until the end
+Result<std::shared_ptr<grpc::Channel>> Reach(const std::string& target, Duration patience,
+                                             const std::function<bool()>& stopped);
 
 }  // namespace torpor::ctl
 

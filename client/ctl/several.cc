@@ -78,8 +78,10 @@ bool CallAll(const Command& command, const std::vector<Daemon>& daemons,
   for (Call<Response>& call : calls) {
     if (call.stub == nullptr) continue;
     threads.emplace_back([&] {
-      Stub stub(Reach(call.target, command.timeout, [&] { return signal.stopped(); }));
-      const grpc::Status status = (stub.*method)(&call.context, request, &call.answer.response);
+      const auto channel = Reach(call.target, command.timeout, [&] { return signal.stopped(); });
+      const grpc::Status status =
+          channel.ok() ? (Stub(*channel).*method)(&call.context, request, &call.answer.response)
+                       : ToGrpcStatus(channel.status());
       if (status.ok()) return;
       call.answer.response.Clear();
       call.answer.status = ToRpcStatus(status);

@@ -55,12 +55,14 @@ class Caller {
     SetTimeout(context, wait.value_or(command_.timeout));
     context.set_wait_for_ready(wait.has_value());
     const StopOnSignal signal([&] { context.TryCancel(); });
-    std::shared_ptr<v1::MemoryService::Stub> stub = stub_;
-    if (!wait) {
-      stub = v1::MemoryService::NewStub(
-          Reach(target_, command_.timeout, [&] { return signal.stopped(); }));
+    if (wait) {
+      status_ = (stub_.get()->*method)(&context, request, &response);
+    } else {
+      const auto channel = Reach(target_, command_.timeout, [&] { return signal.stopped(); });
+      status_ = channel.ok() ? (v1::MemoryService::NewStub(*channel).get()->*method)(
+                                   &context, request, &response)
+                             : ToGrpcStatus(channel.status());
     }
-    status_ = (stub.get()->*method)(&context, request, &response);
     stopped_ = signal.stopped() && status_.error_code() == grpc::StatusCode::CANCELLED;
     asked_to_stop_ |= signal.stopped();
     return status_.ok();
@@ -100,7 +102,7 @@ class Caller {
  private:
   const Command& command_;
   const std::string target_;
-  const std::shared_ptr<v1::MemoryService::Stub> stub_;
+  const std::unique_ptr<v1::MemoryService::Stub> stub_;
   grpc::Status status_;
   bool stopped_ = false;
   bool asked_to_stop_ = false;

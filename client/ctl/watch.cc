@@ -68,8 +68,13 @@ class Watcher {
   bool Bounded() const { return command_.timeout != kNoTimeout; }
 
   void Follow(Stream& stream, const StopOnSignal& signal) {
-    v1::MemoryService::Stub stub(
-        Reach(stream.daemon->target, command_.timeout, [&] { return signal.stopped(); }));
+    const auto channel =
+        Reach(stream.daemon->target, command_.timeout, [&] { return signal.stopped(); });
+    if (!channel.ok()) {
+      stream.status = ToRpcStatus(channel.status());
+      return Tell(stream);
+    }
+    v1::MemoryService::Stub stub(*channel);
     const auto reader = stub.Watch(&stream.context, command_.watch);
     v1::WatchResponse response;
     stream.cursor = command_.watch.cursor();

@@ -96,7 +96,7 @@ TEST_F(FullQueueTest, WaitsNoLongerThanItsTimeout) {
   const auto status = ctl->Wait();
   ASSERT_THAT(status, IsOk());
   EXPECT_EQ(*status, 1);
-  EXPECT_THAT(ReadFile(errors_), HasSubstr("DEADLINE_EXCEEDED"));
+  EXPECT_THAT(ReadFile(errors_), HasSubstr("UNAVAILABLE SOCKET_QUEUE_FULL"));
 }
 
 TEST_F(FullQueueTest, CanBeInterrupted) {
