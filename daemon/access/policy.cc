@@ -14,6 +14,7 @@
 
 #include "access.pb.h"
 #include "lib/base/unique_fd.h"
+#include "lib/base/utf8.h"
 
 namespace torpor::access {
 namespace {
@@ -100,10 +101,19 @@ bool IsCertificateName(const std::string& name) {
   return false;
 }
 
+// For messages.
+constexpr size_t kLongestList = 256;
+
 std::string Join(const std::vector<gid_t>& groups) {
   std::string text;
   for (const gid_t group : groups) text += (text.empty() ? "" : ", ") + std::to_string(group);
-  return text;
+  return Shorten(text, kLongestList);
+}
+
+std::string Join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : " ") + Shorten(name);
+  return Shorten(text, kLongestList);
 }
 
 }  // namespace
@@ -129,13 +139,16 @@ std::string Identity::ToString() const {
       if (!peer.groups.empty()) text += ", groups " + Join(peer.groups);
       return text + ", pid " + std::to_string(peer.pid);
     }
-    case Kind::kCertificate: {
-      std::string text = "the certificate of";
-      for (const std::string& name : names) text.append(" ").append(name);
-      return text + (names.empty() ? " nobody (it has no name)" : "");
-    }
+    case Kind::kCertificate:
+      return "the certificate of " + (names.empty() ? "nobody (it has no name)" : Join(names));
   }
   return "";
+}
+
+std::string Identity::Name() const {
+  if (kind == Kind::kSocket) return "uid " + std::to_string(peer.uid);
+  if (kind == Kind::kCertificate && !names.empty()) return Shorten(names.front());
+  return ToString();
 }
 
 Status Require(const Caller& caller, Roles any_of, const std::string& action) {
@@ -153,11 +166,7 @@ Status Require(const Caller& caller, Roles any_of, const std::string& action) {
     denied.Add("gid", std::to_string(caller.identity.peer.gid));
     denied.Add("groups", Join(caller.identity.peer.groups));
   } else if (caller.identity.kind == Identity::Kind::kCertificate) {
-    std::string names;
-    for (const std::string& name : caller.identity.names) {
-      names += (names.empty() ? "" : " ") + name;
-    }
-    denied.Add("certificate", names);
+    denied.Add("certificate", Join(caller.identity.names));
   }
   return denied;
 }

@@ -4,6 +4,8 @@
 #include <thread>
 #include <utility>
 
+#include "lib/base/utf8.h"
+
 namespace torpor {
 namespace {
 
@@ -229,8 +231,9 @@ Result<Admission::Reservation*> Admission::FindLive(const std::string& id) {
   if (const auto it = past_.find(id); it != past_.end()) {
     return IsOver(id, it->second.end, Bytes(0));
   }
-  return NotFound("UNKNOWN_RESERVATION", "there is no reservation \"" + id + "\"")
-      .With("reservation", id);
+  const std::string shown = Shorten(id);
+  return NotFound("UNKNOWN_RESERVATION", "there is no reservation \"" + shown + "\"")
+      .With("reservation", shown);
 }
 
 Status Admission::Check(const std::string& id) {

@@ -11,6 +11,7 @@
 #include "daemon/core/policy.h"
 #include "daemon/log.h"
 #include "daemon/stopping.h"
+#include "lib/base/utf8.h"
 
 namespace torpor {
 namespace {
@@ -242,7 +243,9 @@ Result<std::vector<WorkerId>> Core::Select(const Selector& selector,
       if (std::find(named.begin(), named.end(), id) == named.end()) named.push_back(id);
     }
     if (!found) {
-      return NotFound("UNKNOWN_WORKER", "there is no worker \"" + name + "\"").With("worker", name);
+      const std::string shown = Shorten(name);
+      return NotFound("UNKNOWN_WORKER", "there is no worker \"" + shown + "\"")
+          .With("worker", shown);
     }
   }
   if (selector.tags.empty()) return named;
@@ -256,6 +259,7 @@ Result<std::vector<WorkerId>> Core::Select(const Selector& selector,
   if (selected.empty()) {
     std::string tags;
     for (const std::string& tag : selector.tags) tags += (tags.empty() ? "" : ",") + tag;
+    tags = Shorten(tags, 256);
     return NotFound("NOTHING_SELECTED", "no selected worker has memory under " + tags)
         .With("tags", tags)
         .With("workers", named.size());
@@ -456,10 +460,11 @@ Result<wire::HelloReply> Core::Greet(const wire::Hello& hello, const net::PeerCr
     }
   }
   if (!hello.device_uuid.empty() && hello.device_uuid != device.uuid) {
+    const std::string worker_device = Shorten(hello.device_uuid);
     return FailedPrecondition("WRONG_DEVICE", "this daemon serves device " + device.uuid +
-                                                  ", the worker uses " + hello.device_uuid)
+                                                  ", the worker uses " + worker_device)
         .With("daemon_device", device.uuid)
-        .With("worker_device", hello.device_uuid);
+        .With("worker_device", worker_device);
   }
   if (hello.quiesce > wire::Quiesce::kCallback) {
     return InvalidArgument("BAD_QUIESCE_MODE", "there is no such way to quiet a worker")

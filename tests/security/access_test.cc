@@ -5,12 +5,16 @@
 #include <netinet/in.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <csignal>
 #include <functional>
 #include <thread>
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "lib/base/units.h"
+#include "lib/net/frame.h"
+#include "lib/net/unix_socket.h"
+#include "lib/wire/messages.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/keeper_process.h"
 #include "tests/security/access_fixture.h"
@@ -79,6 +83,19 @@ class RolesTest : public AccessTest {
     request.set_reservation_id(id);
     v1::ReleaseResponse response;
     return Outcome(stub.Release(Context().get(), request, &response));
+  }
+  // As the first word of a connection that is closed then.
+  Status SayHello(const User& user, const wire::Hello& hello) {
+    Result<UniqueFd> connected = Internal("TEST", "cannot become this user");
+    std::thread([&] {
+      if (BecomeInThread(user)) connected = net::ConnectUnix(daemon_->worker_socket());
+    }).join();
+    TORPOR_ASSIGN_OR_RETURN(const UniqueFd socket, std::move(connected));
+    TORPOR_RETURN_IF_ERROR(net::SendFrame(socket.get(), static_cast<uint16_t>(wire::Type::kHello),
+                                          1, wire::Encode(hello)));
+    TORPOR_ASSIGN_OR_RETURN(const net::Frame frame, net::ReceiveFrame(socket.get()));
+    TORPOR_ASSIGN_OR_RETURN(const auto reply, wire::Decode<wire::HelloReply>(frame.payload));
+    return reply.status;
   }
   static std::string Watch(Stub& stub) {
     const auto context = Context();
@@ -260,6 +277,51 @@ TEST_F(RolesTest, TheRefusalSaysWhoCalledAndWhatIsMissing) {
     counted += std::stoi(line.substr(line.rfind(' ')));
   }
   EXPECT_EQ(counted, 3) << page;
+}
+
+TEST_F(RolesTest, NobodyFillsTheLog) {
+  StartDaemon();
+  const auto theirs = ConnectWorker(kOther, daemon_->worker_socket(), "theirs");
+  ASSERT_THAT(theirs, IsOk());
+  const size_t before = daemon_->log().size();
+  const std::string longest(500'000, 'x');
+  v1::SleepRequest all;
+  all.mutable_selector()->set_all(true);
+  all.set_level(1);
+  v1::SleepRequest tag = SleepOf("mine");
+  tag.mutable_selector()->add_tags(longest);
+  v1::SleepRequest id = SleepOf("theirs");
+  id.set_request_id(longest);
+  wire::Hello hello;
+  hello.name = longest.substr(0, 30'000);
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(Outcome(Sleep(kWorker, SleepOf("theirs"))), "NOT_YOURS");
+    EXPECT_EQ(Outcome(Sleep(kWorker, SleepOf(longest))), "UNKNOWN_WORKER");
+    EXPECT_EQ(Outcome(Sleep(kWorker, all)), "OTHERS_SELECTED");
+    EXPECT_EQ(Outcome(Sleep(kWorker, tag)), "BAD_TAG");
+    EXPECT_EQ(Outcome(Sleep(kWorker, id)), "BAD_REQUEST_ID");
+    EXPECT_EQ(Outcome(Sleep(kNobody, SleepOf(longest))), "ACCESS_DENIED");
+    EXPECT_EQ(Release(As(kWorker), longest), "UNKNOWN_RESERVATION");
+    EXPECT_EQ(SayHello(kNobody, hello).reason(), "ACCESS_DENIED");
+    EXPECT_EQ(SayHello(kWorker, hello).reason(), "BAD_WORKER_NAME");
+  }
+  const std::string written = daemon_->log().substr(before);
+  for (const char* const kind :
+       {"Sleep from uid 61002, gid 61002, pid ", "PERMISSION_DENIED NOT_YOURS",
+        "NOT_FOUND UNKNOWN_WORKER: there is no worker \"xxxxxxxx", "OTHERS_SELECTED", "BAD_TAG",
+        "BAD_REQUEST_ID", "refused for want of a role", "NOT_FOUND UNKNOWN_RESERVATION",
+        ", uid 61006 refused: ", ", uid 61002 refused: INVALID_ARGUMENT BAD_WORKER_NAME"}) {
+    EXPECT_THAT(written, HasSubstr(kind));
+  }
+  EXPECT_THAT(written, HasSubstr(std::string(64, 'x') + "..."));
+  EXPECT_THAT(written, testing::Not(HasSubstr(std::string(65, 'x'))));
+  // Of 450 refusals: a line for each kind, and one more of it for each interval.
+  EXPECT_LT(std::count(written.begin(), written.end(), '\n'), 225) << written;
+  // Another's are told nonetheless.
+  EXPECT_EQ(Outcome(Sleep(kOther, SleepOf("mine"))), "UNKNOWN_WORKER");
+  EXPECT_EQ(Outcome(Sleep(kOperator, SleepOf("mine"))), "UNKNOWN_WORKER");
+  EXPECT_THAT(daemon_->log(), AllOf(HasSubstr("Sleep from uid 61003, gid 61003"),
+                                    HasSubstr("Sleep from uid 61001, gid 61001")));
 }
 
 TEST_F(RolesTest, UsageShowsAWorkerItsOwn) {
