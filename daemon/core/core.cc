@@ -406,14 +406,17 @@ void Core::ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimePoint 
 }
 
 Status Core::CheckDraw(const std::string& reservation, const std::string& owner) const {
-  const std::string made_by = admission_.OwnerOf(reservation);
+  const std::string made_by = admission_.OwnerOf(reservation).value_or("");
   // What operators and certificates reserve is for workers that they start, of whatever user.
   if (owner.empty() || made_by == owner || made_by.compare(0, 4, "uid:") != 0) return Status::Ok();
   return NotYours(reservation, owner);
 }
 
 Status Core::CheckOwner(const std::string& reservation, const std::optional<Owner>& owner) const {
-  if (!owner.has_value() || admission_.OwnerOf(reservation) == owner->name) return Status::Ok();
+  if (!owner.has_value()) return Status::Ok();
+  // What is not there is nobody's, and told as such.
+  const std::optional<std::string> made_by = admission_.OwnerOf(reservation);
+  if (!made_by.has_value() || *made_by == owner->name) return Status::Ok();
   return NotYours(reservation, owner->name);
 }
 

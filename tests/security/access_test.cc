@@ -125,6 +125,8 @@ TEST_F(RolesTest, EachRoleMayCallWhatItsTableSays) {
                                             {kBoth.uid, "both"},     {kNobody.uid, "mine"}};
   const std::string operators = Reserve(As(kOperator), Reservation("operators"));
   const std::string workers = Reserve(As(kWorker), Reservation("workers"));
+  const std::string over = Reserve(As(kWorker), Reservation("over"));
+  ASSERT_EQ(Release(As(kWorker), over), "OK");
 
   struct Row {
     const char* call;
@@ -191,6 +193,22 @@ TEST_F(RolesTest, EachRoleMayCallWhatItsTableSays) {
          return renewed == "OK" ? Release(As(user), id) : renewed;
        },
        {ok, ok, ok, denied, ok, denied}},
+      {"Release of its own that is over",
+       [&](const User& user) {
+         const std::string id = Reserve(As(user), Reservation("own"));
+         if (id.compare(0, 2, "r-") != 0) return id;
+         const std::string released = Release(As(user), id);
+         return released == "OK" ? Release(As(user), id) : released;
+       },
+       {"RESERVATION_RELEASED", "RESERVATION_RELEASED", "RESERVATION_RELEASED", denied,
+        "RESERVATION_RELEASED", denied}},
+      {"Renew of a worker's that is over",
+       [&](const User& user) { return Renew(As(user), over); },
+       {"RESERVATION_RELEASED", "RESERVATION_RELEASED", "NOT_YOURS", denied, "NOT_YOURS", denied}},
+      {"Renew of none",
+       [&](const User& user) { return Renew(As(user), "r-4711"); },
+       {"UNKNOWN_RESERVATION", "UNKNOWN_RESERVATION", "UNKNOWN_RESERVATION", denied,
+        "UNKNOWN_RESERVATION", denied}},
       {"Renew of an operator's",
        [&](const User& user) { return Renew(As(user), operators); },
        {ok, "NOT_YOURS", "NOT_YOURS", denied, "NOT_YOURS", denied}},
