@@ -486,13 +486,8 @@ Result<wire::HelloReply> Core::Greet(const wire::Hello& hello, const net::PeerCr
   wire::HelloReply reply = Welcome(inventory_.AddWorker(info), info.secret);
   const std::optional<WorkerInfo> added = inventory_.FindWorker(reply.worker);
   const std::string name = added.has_value() ? added->name : hello.name;
-  std::vector<JournalRecord> records = {
-      SessionOpened{reply.worker, name, info.secret, info.reservation},
-      SessionUser{reply.worker, peer.uid, peer.gid}};
-  if (info.process.pid > 0) {
-    records.emplace_back(
-        SessionProcess{reply.worker, info.process.pid, info.process.started, PidNamespace()});
-  }
+  std::vector<JournalRecord> records = WhoseIs(reply.worker, peer, info.process);
+  records.insert(records.begin(), SessionOpened{reply.worker, name, info.secret, info.reservation});
   if (const Status recorded = keeper_.Record(records); !recorded.ok()) {
     inventory_.Remove(reply.worker);
     LeaveReservation(info);
@@ -511,6 +506,15 @@ ProcessId Core::ProcessOf(const net::PeerCredentials& peer) {
   const Result<ProcessId> process =
       peer.pid > 0 ? FindProcess(peer.pid) : Result<ProcessId>(ProcessId());
   return process.ok() ? *process : ProcessId();
+}
+
+std::vector<JournalRecord> Core::WhoseIs(WorkerId worker, const net::PeerCredentials& peer,
+                                         const ProcessId& process) {
+  std::vector<JournalRecord> records = {SessionUser{worker, peer.uid, peer.gid}};
+  if (process.pid > 0) {
+    records.emplace_back(SessionProcess{worker, process.pid, process.started, PidNamespace()});
+  }
+  return records;
 }
 
 wire::HelloReply Core::Welcome(WorkerId worker, const std::string& secret) const {

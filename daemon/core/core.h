@@ -181,6 +181,9 @@ class Core final : public WorkerServer::Handler {
                                  const std::shared_ptr<wire::Channel>& channel);
   void CloseSession(WorkerId worker, const Status& why);
   static ProcessId ProcessOf(const net::PeerCredentials& peer);
+  // Of a session, for the journal.
+  static std::vector<JournalRecord> WhoseIs(WorkerId worker, const net::PeerCredentials& peer,
+                                            const ProcessId& process);
   wire::HelloReply Welcome(WorkerId worker, const std::string& secret) const;
 
   // After a restart; restore.cc.
