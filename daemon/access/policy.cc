@@ -49,17 +49,14 @@ class FirstError final : public google::protobuf::io::ErrorCollector {
   std::string message_;
 };
 
-Roles ToRole(int role) {
-  switch (role) {
-    case OPERATOR:
-      return kOperator;
-    case WORKER:
-      return kWorker;
-    case READER:
-      return kReader;
-    default:
-      return kNobody;
+constexpr std::pair<Roles, Role> kRoles[] = {
+    {kOperator, OPERATOR}, {kWorker, WORKER}, {kReader, READER}};
+
+Roles ToRole(int number) {
+  for (const auto& [role, name] : kRoles) {
+    if (name == number) return role;
   }
+  return kNobody;
 }
 
 // Calls getpwnam_r or getgrnam_r with room enough. False: there is no such entry.
@@ -256,6 +253,23 @@ Result<Policy> Policy::Parse(const std::string& text, const std::string& path) {
     policy.grants_.push_back(std::move(grant));
   }
   return policy;
+}
+
+std::string Policy::ToText() const {
+  AccessFile file;
+  for (const Grant& grant : grants_) {
+    access::Grant& to = *file.add_grant();
+    for (const auto& [role, name] : kRoles) {
+      if ((grant.roles & role) != 0) to.add_role(name);
+    }
+    to.mutable_uid()->Add(grant.users.begin(), grant.users.end());
+    to.mutable_gid()->Add(grant.groups.begin(), grant.groups.end());
+    for (const std::string& name : grant.certificates) to.add_certificate(name);
+    to.set_loopback(grant.loopback);
+  }
+  std::string text;
+  TextFormat::PrintToString(file, &text);
+  return text;
 }
 
 std::optional<std::string> Policy::Grant::Find(const Identity& identity) const {

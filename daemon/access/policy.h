@@ -65,6 +65,8 @@ class Policy {
   static Result<Policy> Parse(const std::string& text, const std::string& path);
 
   Caller Judge(Identity identity) const;
+  // As the text of a file that grants the same, with the numbers of users and groups.
+  std::string ToText() const;
 
  private:
   struct Grant {

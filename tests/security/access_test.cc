@@ -495,32 +495,90 @@ TEST_F(RolesTest, ABrokenFileStopsNoDaemonThatHasAKeeper) {
   ASSERT_THAT(worker, IsOk());
   const auto segment = (*worker)->Allocate("weights", "8MiB", 5);
   ASSERT_THAT(segment, IsOk());
-  WriteFile(good + "grant { role: BOSS uid: 1 }\n");
+  const auto upgrade = [&](v1::UpgradeResponse* response) {
+    return StubAs(kOperator, keeper.control_socket())->Upgrade(Context().get(), {}, response);
+  };
   v1::UpgradeResponse upgraded;
-  const grpc::Status no =
-      StubAs(kOperator, keeper.control_socket())->Upgrade(Context().get(), {}, &upgraded);
-  EXPECT_EQ(Outcome(no), "BAD_ACCESS_FILE");
-  EXPECT_EQ(DetailOf(no, "line"), "11");
-  // By the way that does not ask.
+  // In several ways: the last one gives everybody everything, and may be written by everybody.
+  for (const std::string& broken :
+       {good + "grant { role: BOSS uid: 1 }\n", std::string(), std::string("none"),
+        std::string("grant { role: OPERATOR gid: 61006 }\ngrant { role: OPERATOR uid: 61006 }")}) {
+    SCOPED_TRACE(broken);
+    WriteFile(broken);
+    if (broken == "none") std::filesystem::remove(file());
+    if (broken.find("61006") != broken.npos) {
+      ASSERT_EQ(::chmod(file().c_str(), 0666), 0);
+    }
+    const grpc::Status no = upgrade(&upgraded);
+    EXPECT_EQ(Outcome(no), broken == "none" ? "ERRNO_ENOENT" : "BAD_ACCESS_FILE");
+    // By the way that does not ask.
+    const auto before = keeper.daemon();
+    ASSERT_THAT(before, IsOk());
+    keeper.KillDaemon();
+    ASSERT_THAT(keeper.AwaitDaemon(*before), IsOk());
+    // It goes by what was good, and workers come back.
+    EXPECT_THAT((*worker)->Ask("check " + *segment + " 5"), IsOk());
+    EXPECT_THAT((*worker)->Ask("usage"), IsOk());
+    v1::SleepResponse slept;
+    const auto sleep = [&](const User& user) {
+      return Outcome(
+          StubAs(user, keeper.control_socket())->Sleep(Context().get(), SleepOf("mine"), &slept));
+    };
+    EXPECT_EQ(sleep(kWorker), "OK");
+    EXPECT_EQ(sleep(kOther), "NOT_YOURS");
+    EXPECT_EQ(sleep(kReader), "ACCESS_DENIED");
+    EXPECT_EQ(sleep(kNobody), "ACCESS_DENIED");
+    EXPECT_THAT((*worker)->Ask("wake"), IsOk());
+    EXPECT_THAT(keeper.log(), HasSubstr("error the access file is wrong: "));
+  }
+  // What is good is taken up, and is what is good from then on.
+  ASSERT_EQ(::chmod(file().c_str(), 0644), 0);
+  WriteFile(std::string(kRootToo) + "grant { role: [WORKER, OPERATOR] uid: 61006 }");
+  const auto before = keeper.daemon();
+  ASSERT_THAT(before, IsOk());
+  EXPECT_EQ(Outcome(upgrade(&upgraded)), "OK");
+  const auto after = keeper.AwaitDaemon(*before);
+  ASSERT_THAT(after, IsOk());
+  WriteFile("grant");
   keeper.KillDaemon();
-  const TimePoint until = Clock::Real().Now() + kPatience;
+  ASSERT_THAT(keeper.AwaitDaemon(*after), IsOk());
+  v1::UsageResponse usage;
+  EXPECT_EQ(Outcome(StubAs(kNobody, keeper.control_socket())->Usage(Context().get(), {}, &usage)),
+            "OK");
+  EXPECT_EQ(Outcome(StubAs(kOperator, keeper.control_socket())->Usage(Context().get(), {}, &usage)),
+            "ACCESS_DENIED");
+}
+
+TEST_F(RolesTest, WithoutADaemonBeforeItNoneStartsWithABrokenFile) {
+  const std::string last = dir_.path() + "/" + DaemonProcess::kDevice + "/access.last";
+  WriteFile(std::string(kFile) + kRootToo);
+  {
+    KeeperProcess keeper(dir_.path(), Flags());
+    ASSERT_THAT(keeper.Start(), IsOk());
+    struct stat about {};
+    ASSERT_EQ(::stat(last.c_str(), &about), 0);
+    EXPECT_EQ(about.st_mode & 07777, 0600U);
+    EXPECT_THAT(keeper.Stop(), IsOk());
+    EXPECT_FALSE(std::filesystem::exists(last)) << "all has ended in order";
+  }
+  WriteFile("grant { role: BOSS uid: 1 }\n");
+  KeeperProcess keeper(dir_.path(), Flags());
+  Status started;
+  std::thread start([&] { started = keeper.Start(); });
   const auto tries = [&] {
     const std::string log = keeper.log();
     size_t count = 0;
     for (size_t at = 0; (at = log.find("BAD_ACCESS_FILE", at)) != std::string::npos; ++at) ++count;
     return count;
   };
+  const TimePoint until = Clock::Real().Now() + kPatience / 2;
   while (tries() < 3 && Clock::Real().Now() < until) {
     std::this_thread::sleep_for(milliseconds(20));
   }
-  ASSERT_GE(tries(), 3U) << keeper.log();
-  EXPECT_THAT((*worker)->Ask("check " + *segment + " 5"), IsOk());
-  WriteFile(good);
-  EXPECT_THAT((*worker)->Ask("usage"), IsOk());
-  v1::SleepResponse slept;
-  const grpc::Status status =
-      StubAs(kWorker, keeper.control_socket())->Sleep(Context().get(), SleepOf("mine"), &slept);
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_GE(tries(), 3U) << keeper.log();
+  WriteFile(std::string(kFile) + kRootToo);
+  start.join();
+  EXPECT_THAT(started, IsOk());
 }
 
 }  // namespace
