@@ -20,6 +20,7 @@
 #include "daemon/access/last_policy.h"
 #include "daemon/access/policy.h"
 #include "daemon/access/tls.h"
+#include "daemon/access/tls_copies.h"
 #include "daemon/control_server.h"
 #include "daemon/core/core.h"
 #include "daemon/flags.h"
@@ -198,7 +199,7 @@ struct Named {
 Result<Named> LookUp(const Flags& flags) {
   Named named{LoadPolicy(flags), {}, {}, {}};
   named.tls = TlsOf(flags);
-  if (named.tls.has_value()) TORPOR_RETURN_IF_ERROR(access::CheckTlsFiles(*named.tls));
+  if (named.tls.has_value()) TORPOR_RETURN_IF_ERROR(access::ReadTlsFiles(*named.tls).status());
   TORPOR_ASSIGN_OR_RETURN(named.socket_group, FindGroup(flags.socket_group));
   TORPOR_ASSIGN_OR_RETURN(named.worker_socket_group, FindGroup(flags.worker_socket_group));
   if (flags.worker_socket_group.empty()) named.worker_socket_group = named.socket_group;
@@ -249,6 +250,10 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
   KeeperHealth keeper_health;
   std::unique_ptr<RemoteKeeper> keeper;
   std::unique_ptr<Keeper> decorated;
+  std::unique_ptr<access::TlsCopies> tls;  // outlives the server
+  if (named->tls.has_value()) {
+    TORPOR_ASSIGN_OR_RETURN(tls, access::TlsCopies::Make(*named->tls));
+  }
   std::unique_ptr<ControlServer> server;
   HealthMonitor::Options of_health;
   // After its deadline a committed operation still tells its worker.
@@ -289,7 +294,8 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
   TORPOR_ASSIGN_OR_RETURN(
       server, ControlServer::Start(service, gate,
                                    {dir.control_socket(), flags.socket_mode, flags.listen,
-                                    named->tls, named->socket_group}));
+                                    tls == nullptr ? std::nullopt : std::optional(tls->files()),
+                                    named->socket_group}));
   keeper_health.Serve(server.get());
 
   Recovery recovery;
