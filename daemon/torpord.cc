@@ -17,8 +17,10 @@
 #include <vector>
 
 #include "daemon/access/gate.h"
+#include "daemon/access/last_policy.h"
 #include "daemon/access/policy.h"
 #include "daemon/access/tls.h"
+#include "daemon/access/tls_copies.h"
 #include "daemon/control_server.h"
 #include "daemon/core/core.h"
 #include "daemon/flags.h"
@@ -181,7 +183,6 @@ std::optional<access::TlsFiles> TlsOf(const Flags& flags) {
   return access::TlsFiles{flags.tls_cert, flags.tls_key, flags.tls_client_ca};
 }
 
-// None where no file is given.
 Result<std::optional<access::Policy>> LoadPolicy(const Flags& flags) {
   if (flags.access.empty()) return std::optional<access::Policy>();
   TORPOR_ASSIGN_OR_RETURN(access::Policy policy, access::Policy::Load(flags.access));
@@ -190,16 +191,15 @@ Result<std::optional<access::Policy>> LoadPolicy(const Flags& flags) {
 
 // What the command line only names, and what may be otherwise at the next start.
 struct Named {
-  std::optional<access::Policy> policy;
+  Result<std::optional<access::Policy>> policy;  // none where no file is given
   std::optional<access::TlsFiles> tls;
   std::optional<gid_t> socket_group;
   std::optional<gid_t> worker_socket_group;
 };
 Result<Named> LookUp(const Flags& flags) {
-  Named named;
-  TORPOR_ASSIGN_OR_RETURN(named.policy, LoadPolicy(flags));
+  Named named{LoadPolicy(flags), {}, {}, {}};
   named.tls = TlsOf(flags);
-  if (named.tls.has_value()) TORPOR_RETURN_IF_ERROR(access::CheckTlsFiles(*named.tls));
+  if (named.tls.has_value()) TORPOR_RETURN_IF_ERROR(access::ReadTlsFiles(*named.tls).status());
   TORPOR_ASSIGN_OR_RETURN(named.socket_group, FindGroup(flags.socket_group));
   TORPOR_ASSIGN_OR_RETURN(named.worker_socket_group, FindGroup(flags.worker_socket_group));
   if (flags.worker_socket_group.empty()) named.worker_socket_group = named.socket_group;
@@ -210,7 +210,7 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
   auto named = LookUp(flags);
   // With a keeper that is not final: it can be mended, and there may be workers that wait.
   if (!named.ok()) return flags.keeper.empty() ? named.status() : NotTheCommandLine(named.status());
-  access::Gate gate(std::move(named->policy));
+  if (!named->policy.ok() && flags.keeper.empty()) return named->policy.status();
   TORPOR_ASSIGN_OR_RETURN(std::unique_ptr<Driver> driver, OpenDriver(flags));
   if (decorators.driver != nullptr) driver = decorators.driver(std::move(driver));
   TimedDriver timed(*driver);
@@ -220,6 +220,12 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
     TORPOR_ASSIGN_OR_RETURN(runtime_dir, DefaultRuntimeDir());
   }
   TORPOR_ASSIGN_OR_RETURN(const DeviceDir dir, DeviceDir::Claim(runtime_dir, device.uuid));
+  const access::LastPolicy last_policy(dir.path() + "/access.last", flags.access);
+  auto policy = std::move(named->policy);
+  const bool access_file_wrong = !policy.ok();
+  if (!flags.keeper.empty()) policy = last_policy.Choose(std::move(policy));
+  if (!policy.ok()) return NotTheCommandLine(policy.status());
+  access::Gate gate(*std::move(policy));
   UniqueFd device_lock;
   if (device.kind == "cuda") {
     TORPOR_ASSIGN_OR_RETURN(device_lock, LockDevice(device.uuid));
@@ -244,6 +250,10 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
   KeeperHealth keeper_health;
   std::unique_ptr<RemoteKeeper> keeper;
   std::unique_ptr<Keeper> decorated;
+  std::unique_ptr<access::TlsCopies> tls;  // outlives the server
+  if (named->tls.has_value()) {
+    TORPOR_ASSIGN_OR_RETURN(tls, access::TlsCopies::Make(*named->tls));
+  }
   std::unique_ptr<ControlServer> server;
   HealthMonitor::Options of_health;
   // After its deadline a committed operation still tells its worker.
@@ -253,13 +263,15 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
   });
   options.health = [&health] { return health.status(); };
   metrics::Metrics metrics(timed, Version(), options.health);
+  metrics.SetAccessFileWrong(access_file_wrong);
   if (flags.metrics.has_value()) options.observer = &metrics.observer();
   TORPOR_ASSIGN_OR_RETURN(const auto endpoint, ServeMetrics(flags, metrics));
   std::unique_ptr<Core> core;
   // Whether another daemon would start now, and the keeper can be left alone: it may be stopped,
   // and not be noticed yet.
   const auto may_leave = [&]() -> Status {
-    TORPOR_RETURN_IF_ERROR(LookUp(flags).status());
+    TORPOR_ASSIGN_OR_RETURN(const Named now, LookUp(flags));
+    TORPOR_RETURN_IF_ERROR(now.policy.status());
     if (keeper != nullptr) (void)keeper->Answers();
     return core->Protection();
   };
@@ -282,7 +294,8 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
   TORPOR_ASSIGN_OR_RETURN(
       server, ControlServer::Start(service, gate,
                                    {dir.control_socket(), flags.socket_mode, flags.listen,
-                                    named->tls, named->socket_group}));
+                                    tls == nullptr ? std::nullopt : std::optional(tls->files()),
+                                    named->socket_group}));
   keeper_health.Serve(server.get());
 
   Recovery recovery;
@@ -367,6 +380,7 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
     core->Stop();
   });
   core->RemovePool();
+  last_policy.Forget();
   return Status::Ok();
 }
 

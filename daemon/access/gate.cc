@@ -13,7 +13,6 @@
 namespace torpor::access {
 namespace {
 
-constexpr Duration kLogInterval = seconds(5);
 constexpr std::string_view kDescriptor = "fd:";
 
 // N of "fd:N"; -1 for anything else.
@@ -91,13 +90,9 @@ Caller Gate::CallerOf(const grpc::CallbackServerContext& context) {
 Status Gate::Admit(const Caller& caller, Roles any_of, const std::string& action) {
   Status denied = Require(caller, any_of, action);
   if (denied.ok()) return denied;
-  MutexLock lock(mutex_);
-  ++refused_;
-  const TimePoint now = Clock::Real().Now();
-  if (logged_.has_value() && now < *logged_ + kLogInterval) return denied;
-  log::Warning("{} refused for want of a role, the last: {}", refused_, denied);
-  refused_ = 0;
-  logged_ = now;
+  if (const int64_t count = refusals_.Count(caller.identity.Name()); count > 0) {
+    log::Warning("{} refused for want of a role, the last: {}", count, denied);
+  }
   return denied;
 }
 

@@ -3,15 +3,14 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "daemon/access/owner.h"
 #include "daemon/access/peers.h"
 #include "daemon/access/policy.h"
-#include "lib/base/clock.h"
-#include "lib/base/mutex.h"
+#include "daemon/log_limit.h"
 #include "lib/base/status.h"
 #include "lib/net/unix_socket.h"
 
@@ -30,20 +29,19 @@ class Gate {
   bool IsStranger(const net::PeerCredentials& peer) const;
   // While the call is being handled.
   Caller CallerOf(const grpc::CallbackServerContext& context);
-  // PERMISSION_DENIED ACCESS_DENIED, told to the log, but not more often than every few seconds.
-  Status Admit(const Caller& caller, Roles any_of, const std::string& action) EXCLUDES(mutex_);
+  // PERMISSION_DENIED ACCESS_DENIED, told to the log, but not more often than every few seconds of
+  // one caller.
+  Status Admit(const Caller& caller, Roles any_of, const std::string& action);
   // A worker that wants a session: whose reservations it may draw on besides operators', if that is
   // limited. Likewise.
-  Result<std::optional<Owner>> AdmitWorker(const net::PeerCredentials& peer) EXCLUDES(mutex_);
+  Result<std::optional<Owner>> AdmitWorker(const net::PeerCredentials& peer);
 
  private:
   Caller Judge(Identity identity) const;
 
   const std::optional<Policy> policy_;
   Peers peers_;
-  Mutex mutex_;
-  int64_t refused_ GUARDED_BY(mutex_) = 0;  // not told to the log yet
-  std::optional<TimePoint> logged_ GUARDED_BY(mutex_);
+  log::Limit refusals_;
 };
 
 }  // namespace torpor::access

@@ -14,6 +14,7 @@
 
 #include "access.pb.h"
 #include "lib/base/unique_fd.h"
+#include "lib/base/utf8.h"
 
 namespace torpor::access {
 namespace {
@@ -48,17 +49,14 @@ class FirstError final : public google::protobuf::io::ErrorCollector {
   std::string message_;
 };
 
-Roles ToRole(int role) {
-  switch (role) {
-    case OPERATOR:
-      return kOperator;
-    case WORKER:
-      return kWorker;
-    case READER:
-      return kReader;
-    default:
-      return kNobody;
+constexpr std::pair<Roles, Role> kRoles[] = {
+    {kOperator, OPERATOR}, {kWorker, WORKER}, {kReader, READER}};
+
+Roles ToRole(int number) {
+  for (const auto& [role, name] : kRoles) {
+    if (name == number) return role;
   }
+  return kNobody;
 }
 
 // Calls getpwnam_r or getgrnam_r with room enough. False: there is no such entry.
@@ -100,10 +98,19 @@ bool IsCertificateName(const std::string& name) {
   return false;
 }
 
+// For messages.
+constexpr size_t kLongestList = 256;
+
 std::string Join(const std::vector<gid_t>& groups) {
   std::string text;
   for (const gid_t group : groups) text += (text.empty() ? "" : ", ") + std::to_string(group);
-  return text;
+  return Shorten(text, kLongestList);
+}
+
+std::string Join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : " ") + Shorten(name);
+  return Shorten(text, kLongestList);
 }
 
 }  // namespace
@@ -129,13 +136,16 @@ std::string Identity::ToString() const {
       if (!peer.groups.empty()) text += ", groups " + Join(peer.groups);
       return text + ", pid " + std::to_string(peer.pid);
     }
-    case Kind::kCertificate: {
-      std::string text = "the certificate of";
-      for (const std::string& name : names) text.append(" ").append(name);
-      return text + (names.empty() ? " nobody (it has no name)" : "");
-    }
+    case Kind::kCertificate:
+      return "the certificate of " + (names.empty() ? "nobody (it has no name)" : Join(names));
   }
   return "";
+}
+
+std::string Identity::Name() const {
+  if (kind == Kind::kSocket) return "uid " + std::to_string(peer.uid);
+  if (kind == Kind::kCertificate && !names.empty()) return Shorten(names.front());
+  return ToString();
 }
 
 Status Require(const Caller& caller, Roles any_of, const std::string& action) {
@@ -153,11 +163,7 @@ Status Require(const Caller& caller, Roles any_of, const std::string& action) {
     denied.Add("gid", std::to_string(caller.identity.peer.gid));
     denied.Add("groups", Join(caller.identity.peer.groups));
   } else if (caller.identity.kind == Identity::Kind::kCertificate) {
-    std::string names;
-    for (const std::string& name : caller.identity.names) {
-      names += (names.empty() ? "" : " ") + name;
-    }
-    denied.Add("certificate", names);
+    denied.Add("certificate", Join(caller.identity.names));
   }
   return denied;
 }
@@ -247,6 +253,23 @@ Result<Policy> Policy::Parse(const std::string& text, const std::string& path) {
     policy.grants_.push_back(std::move(grant));
   }
   return policy;
+}
+
+std::string Policy::ToText() const {
+  AccessFile file;
+  for (const Grant& grant : grants_) {
+    access::Grant& to = *file.add_grant();
+    for (const auto& [role, name] : kRoles) {
+      if ((grant.roles & role) != 0) to.add_role(name);
+    }
+    to.mutable_uid()->Add(grant.users.begin(), grant.users.end());
+    to.mutable_gid()->Add(grant.groups.begin(), grant.groups.end());
+    for (const std::string& name : grant.certificates) to.add_certificate(name);
+    to.set_loopback(grant.loopback);
+  }
+  std::string text;
+  TextFormat::PrintToString(file, &text);
+  return text;
 }
 
 std::optional<std::string> Policy::Grant::Find(const Identity& identity) const {

@@ -35,8 +35,10 @@ struct Identity {
   Kind kind = Kind::kUnknown;
   net::PeerCredentials peer;       // kSocket
   std::vector<std::string> names;  // kCertificate, as grants write them: "dns:a.example"
-  // "uid 1000, gid 1000, groups 27, 100, pid 4711"
+  // "uid 1000, gid 1000, groups 27, 100, pid 4711"; a few hundred bytes at most.
   std::string ToString() const;
+  // Shorter, and the same for all connections of one: "uid 1000".
+  std::string Name() const;
 };
 
 // What an identity may do.
@@ -63,6 +65,8 @@ class Policy {
   static Result<Policy> Parse(const std::string& text, const std::string& path);
 
   Caller Judge(Identity identity) const;
+  // As the text of a file that grants the same, with the numbers of users and groups.
+  std::string ToText() const;
 
  private:
   struct Grant {

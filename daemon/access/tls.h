@@ -17,13 +17,20 @@ struct TlsFiles {
   std::string client_ca;  // the authorities of clients
 };
 
-// Whether a server could begin with them: they can be read, the key is that of the certificate, and
-// nobody but its owner and group can read it. INVALID_ARGUMENT BAD_TLS_FILE, KEY_FILE_EXPOSED, with
-// "path".
-Status CheckTlsFiles(const TlsFiles& files);
+// What is in them.
+struct TlsContents {
+  std::string cert;
+  std::string key;
+  std::string client_ca;
+};
+
+// What a server could begin with: the files can be read, the key is that of the certificate, has no
+// passphrase, and nobody but its owner and group can read it. INVALID_ARGUMENT BAD_TLS_FILE,
+// KEY_FILE_EXPOSED, with "path".
+Result<TlsContents> ReadTlsFiles(const TlsFiles& files);
 
 // For a server whose clients must have a certificate of one of the authorities. Files that have
-// changed are read anew within seconds, for connections that come then.
+// changed are read anew within seconds, for connections that come then; nothing of them is checked.
 std::shared_ptr<grpc::ServerCredentials> MakeTlsCredentials(const TlsFiles& files);
 
 }  // namespace torpor::access

@@ -4,6 +4,8 @@
 #include <thread>
 #include <utility>
 
+#include "lib/base/utf8.h"
+
 namespace torpor {
 namespace {
 
@@ -83,7 +85,7 @@ Admission::ReservationMap::iterator Admission::SetAside(ReservationMap::iterator
   const bool drawn = stats.drawn_device > Bytes(0) || stats.drawn_host > Bytes(0);
   if (drawn || stats.holders > 0 || !reservation.Over(clock_.Now())) return next;
   past_order_.push_back(it->first);
-  past_[it->first] = {reservation.end, stats.expires};
+  past_[it->first] = {reservation.end, stats.expires, stats.owner};
   reservations_.erase(it);
   return next;
 }
@@ -229,8 +231,9 @@ Result<Admission::Reservation*> Admission::FindLive(const std::string& id) {
   if (const auto it = past_.find(id); it != past_.end()) {
     return IsOver(id, it->second.end, Bytes(0));
   }
-  return NotFound("UNKNOWN_RESERVATION", "there is no reservation \"" + id + "\"")
-      .With("reservation", id);
+  const std::string shown = Shorten(id);
+  return NotFound("UNKNOWN_RESERVATION", "there is no reservation \"" + shown + "\"")
+      .With("reservation", shown);
 }
 
 Status Admission::Check(const std::string& id) {
@@ -315,10 +318,13 @@ Bytes Admission::Surrendered(const std::string& id) const {
   return it == reservations_.end() ? Bytes(0) : it->second.stats.surrendered_device;
 }
 
-std::string Admission::OwnerOf(const std::string& id) const {
+std::optional<std::string> Admission::OwnerOf(const std::string& id) const {
   MutexLock lock(mutex_);
-  const auto it = reservations_.find(id);
-  return it == reservations_.end() ? std::string() : it->second.stats.owner;
+  if (const auto it = reservations_.find(id); it != reservations_.end()) {
+    return it->second.stats.owner;
+  }
+  if (const auto it = past_.find(id); it != past_.end()) return it->second.owner;
+  return std::nullopt;
 }
 
 std::vector<std::string> Admission::TakeExpired() {

@@ -99,8 +99,8 @@ class Admission {
 
   // OK while `id` can be drawn on.
   Status Check(const std::string& id) EXCLUDES(mutex_);
-  // ReservationSpec::owner; empty as well where there is none (any more).
-  std::string OwnerOf(const std::string& id) const EXCLUDES(mutex_);
+  // ReservationSpec::owner, for as long as its end is remembered; none: there is no reservation.
+  std::optional<std::string> OwnerOf(const std::string& id) const EXCLUDES(mutex_);
   // A session draws on it from now on. Errors of Check.
   Status AddHolder(const std::string& id) EXCLUDES(mutex_);
   // The session has ended. True if the reservation ended with it.
@@ -178,6 +178,7 @@ class Admission {
   struct Past {
     End end = End::kNone;
     TimePoint ended{};
+    std::string owner;
   };
   enum class Place : uint8_t { kAfterAll, kPassing };
 

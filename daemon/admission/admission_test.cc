@@ -283,6 +283,20 @@ TEST_F(AdmissionTest, TheEndOfAReservationIsRememberedForAWhile) {
   EXPECT_THAT(admission_->Check(drawn_on), HasReason("RESERVATION_EXPIRED"));
 }
 
+TEST_F(AdmissionTest, SoIsWhoseItWas) {
+  ReservationSpec spec;
+  spec.name = "own";
+  spec.parts = {{"weights", MiB(1)}};
+  spec.ttl = seconds(60);
+  spec.owner = "uid:1000";
+  const auto made = admission_->Reserve(spec);
+  ASSERT_THAT(made, IsOk());
+  EXPECT_EQ(admission_->OwnerOf(made->id), "uid:1000");
+  ASSERT_THAT(admission_->Release(made->id), IsOk());
+  EXPECT_EQ(admission_->OwnerOf(made->id), "uid:1000");
+  EXPECT_EQ(admission_->OwnerOf("r-99"), std::nullopt);
+}
+
 // What is remembered does not take part in sums: otherwise this takes minutes.
 TEST_F(AdmissionTest, ReservingAndReleasingAllDaySlowsNothingDown) {
   for (int i = 0; i < 100'000; ++i) {

@@ -11,6 +11,7 @@
 #include "daemon/core/policy.h"
 #include "daemon/log.h"
 #include "daemon/stopping.h"
+#include "lib/base/utf8.h"
 
 namespace torpor {
 namespace {
@@ -242,7 +243,9 @@ Result<std::vector<WorkerId>> Core::Select(const Selector& selector,
       if (std::find(named.begin(), named.end(), id) == named.end()) named.push_back(id);
     }
     if (!found) {
-      return NotFound("UNKNOWN_WORKER", "there is no worker \"" + name + "\"").With("worker", name);
+      const std::string shown = Shorten(name);
+      return NotFound("UNKNOWN_WORKER", "there is no worker \"" + shown + "\"")
+          .With("worker", shown);
     }
   }
   if (selector.tags.empty()) return named;
@@ -256,6 +259,7 @@ Result<std::vector<WorkerId>> Core::Select(const Selector& selector,
   if (selected.empty()) {
     std::string tags;
     for (const std::string& tag : selector.tags) tags += (tags.empty() ? "" : ",") + tag;
+    tags = Shorten(tags, 256);
     return NotFound("NOTHING_SELECTED", "no selected worker has memory under " + tags)
         .With("tags", tags)
         .With("workers", named.size());
@@ -402,14 +406,17 @@ void Core::ReserveAsync(uint64_t ticket, const ReservationSpec& spec, TimePoint 
 }
 
 Status Core::CheckDraw(const std::string& reservation, const std::string& owner) const {
-  const std::string made_by = admission_.OwnerOf(reservation);
+  const std::string made_by = admission_.OwnerOf(reservation).value_or("");
   // What operators and certificates reserve is for workers that they start, of whatever user.
   if (owner.empty() || made_by == owner || made_by.compare(0, 4, "uid:") != 0) return Status::Ok();
   return NotYours(reservation, owner);
 }
 
 Status Core::CheckOwner(const std::string& reservation, const std::optional<Owner>& owner) const {
-  if (!owner.has_value() || admission_.OwnerOf(reservation) == owner->name) return Status::Ok();
+  if (!owner.has_value()) return Status::Ok();
+  // What is not there is nobody's, and told as such.
+  const std::optional<std::string> made_by = admission_.OwnerOf(reservation);
+  if (!made_by.has_value() || *made_by == owner->name) return Status::Ok();
   return NotYours(reservation, owner->name);
 }
 
@@ -456,10 +463,11 @@ Result<wire::HelloReply> Core::Greet(const wire::Hello& hello, const net::PeerCr
     }
   }
   if (!hello.device_uuid.empty() && hello.device_uuid != device.uuid) {
+    const std::string worker_device = Shorten(hello.device_uuid);
     return FailedPrecondition("WRONG_DEVICE", "this daemon serves device " + device.uuid +
-                                                  ", the worker uses " + hello.device_uuid)
+                                                  ", the worker uses " + worker_device)
         .With("daemon_device", device.uuid)
-        .With("worker_device", hello.device_uuid);
+        .With("worker_device", worker_device);
   }
   if (hello.quiesce > wire::Quiesce::kCallback) {
     return InvalidArgument("BAD_QUIESCE_MODE", "there is no such way to quiet a worker")
@@ -478,13 +486,8 @@ Result<wire::HelloReply> Core::Greet(const wire::Hello& hello, const net::PeerCr
   wire::HelloReply reply = Welcome(inventory_.AddWorker(info), info.secret);
   const std::optional<WorkerInfo> added = inventory_.FindWorker(reply.worker);
   const std::string name = added.has_value() ? added->name : hello.name;
-  std::vector<JournalRecord> records = {
-      SessionOpened{reply.worker, name, info.secret, info.reservation},
-      SessionUser{reply.worker, peer.uid, peer.gid}};
-  if (info.process.pid > 0) {
-    records.emplace_back(
-        SessionProcess{reply.worker, info.process.pid, info.process.started, PidNamespace()});
-  }
+  std::vector<JournalRecord> records = WhoseIs(reply.worker, peer, info.process);
+  records.insert(records.begin(), SessionOpened{reply.worker, name, info.secret, info.reservation});
   if (const Status recorded = keeper_.Record(records); !recorded.ok()) {
     inventory_.Remove(reply.worker);
     LeaveReservation(info);
@@ -503,6 +506,15 @@ ProcessId Core::ProcessOf(const net::PeerCredentials& peer) {
   const Result<ProcessId> process =
       peer.pid > 0 ? FindProcess(peer.pid) : Result<ProcessId>(ProcessId());
   return process.ok() ? *process : ProcessId();
+}
+
+std::vector<JournalRecord> Core::WhoseIs(WorkerId worker, const net::PeerCredentials& peer,
+                                         const ProcessId& process) {
+  std::vector<JournalRecord> records = {SessionUser{worker, peer.uid, peer.gid}};
+  if (process.pid > 0) {
+    records.emplace_back(SessionProcess{worker, process.pid, process.started, PidNamespace()});
+  }
+  return records;
 }
 
 wire::HelloReply Core::Welcome(WorkerId worker, const std::string& secret) const {

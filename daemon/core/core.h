@@ -17,6 +17,7 @@
 #include "daemon/events/answer_observer.h"
 #include "daemon/events/event_log.h"
 #include "daemon/keeper/keeper.h"
+#include "daemon/log_limit.h"
 #include "daemon/memory/device_memory.h"
 #include "daemon/memory/inventory.h"
 #include "daemon/operation/operation.h"
@@ -180,6 +181,9 @@ class Core final : public WorkerServer::Handler {
                                  const std::shared_ptr<wire::Channel>& channel);
   void CloseSession(WorkerId worker, const Status& why);
   static ProcessId ProcessOf(const net::PeerCredentials& peer);
+  // Of a session, for the journal.
+  static std::vector<JournalRecord> WhoseIs(WorkerId worker, const net::PeerCredentials& peer,
+                                            const ProcessId& process);
   wire::HelloReply Welcome(WorkerId worker, const std::string& secret) const;
 
   // After a restart; restore.cc.
@@ -246,6 +250,7 @@ class Core final : public WorkerServer::Handler {
   OperationContext context_;
   Tasks tasks_;  // operations and rollbacks under way
   std::unique_ptr<WorkerServer> server_;
+  log::Limit refusals_;  // of what is written of allocations
   Mutex handover_mutex_;
   CondVar handed_over_;
   std::set<SegmentId> handovers_ GUARDED_BY(handover_mutex_);  // answers being sent

@@ -8,6 +8,7 @@
 #include "daemon/core/core.h"
 #include "daemon/core/worker_timeout.h"
 #include "daemon/log.h"
+#include "lib/base/utf8.h"
 
 namespace torpor {
 namespace {
@@ -124,8 +125,12 @@ void Core::AnswerAllocation(const Allocation& allocation, Result<NewSegment> seg
   Observe("Allocate", segment.status());
   if (!segment.ok()) {
     reply.status = segment.status();
-    log::Info("worker {}: no allocation of {} under {}: {}", WorkerName(worker),
-              allocation.size.value(), allocation.tag, reply.status);
+    const int64_t count = refusals_.Count(WorkerName(worker) + ' ' + reply.status.reason());
+    if (count > 0) {
+      log::Info("worker {}: no allocation of {} under {}: {}{}", WorkerName(worker),
+                allocation.size.value(), Shorten(allocation.tag), reply.status,
+                log::AndMore(count));
+    }
     (void)answer(reply, {});
     return;
   }

@@ -19,6 +19,9 @@ constexpr Duration kRetry = milliseconds(20);
 // How often processes of workers that are awaited are looked at.
 constexpr Duration kLookAtProcesses = milliseconds(200);
 
+// Nobody's: of a session of which an older daemon has not recorded whose it is.
+constexpr uint32_t kUnknownUser = ~uint32_t{0};
+
 bool Overlap(const ExtentHeld& extent, const SegmentRecorded& segment) {
   return extent.offset < segment.offset + segment.size &&
          segment.offset < extent.offset + extent.size;
@@ -168,10 +171,9 @@ class Core::Restorer {
       info.process = {process->pid, process->started};
       info.peer.pid = process->pid;
     }
-    if (const SessionUser* const user = recovery_.ledger.FindUser(session.worker)) {
-      info.peer.uid = user->uid;
-      info.peer.gid = user->gid;
-    }
+    const SessionUser* const user = recovery_.ledger.FindUser(session.worker);
+    info.peer.uid = user == nullptr ? kUnknownUser : user->uid;
+    info.peer.gid = user == nullptr ? kUnknownUser : user->gid;
     // One that is over remains a cap.
     if (!info.reservation.empty()) (void)core_.admission_.AddHolder(info.reservation);
     std::vector<Inventory::RestoredArena> arenas;
@@ -338,6 +340,17 @@ Result<wire::HelloReply> Core::OnReturn(const wire::Hello& hello, const net::Pee
   now.process = ProcessOf(peer);
   now.quiesce = hello.quiesce;
   TORPOR_ASSIGN_OR_RETURN(const Inventory::Returned returned, inventory_.Return(now));
+  // Another process may have its secret.
+  if (before_it.has_value() &&
+      (before_it->peer.uid != peer.uid || before_it->peer.gid != peer.gid ||
+       before_it->process.pid != now.process.pid ||
+       before_it->process.started != now.process.started)) {
+    const Status recorded = keeper_.Record(WhoseIs(hello.session, peer, now.process));
+    if (!recorded.ok()) {
+      log::Error("worker {}: whose it is now is not recorded: {}", WorkerName(hello.session),
+                 recorded);
+    }
+  }
   const auto info = inventory_.FindWorker(hello.session);
   wire::HelloReply reply = Welcome(hello.session, hello.secret);
   const std::vector<SegmentId> known = inventory_.Segments(hello.session);

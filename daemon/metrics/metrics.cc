@@ -103,6 +103,10 @@ void Metrics::AddDaemon(Families& families) const {
                   "Starts of the daemon by its keeper; 0 without one, or where it was taken over.")
       .Add({}, starts_)
       .MoveTo(families);
+  Family::Gauge("torpor_access_file_wrong",
+                "1: the daemon goes by what a daemon before it has read of the access file.")
+      .Add({}, access_file_wrong_ ? 1 : 0)
+      .MoveTo(families);
   const Status health = health_ != nullptr ? health_() : Status::Ok();
   Family::Gauge("torpor_healthy", "1: the daemon serves as it should, as its health service says.")
       .Add({}, health.ok() ? 1 : 0)

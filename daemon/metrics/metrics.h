@@ -44,6 +44,8 @@ class Metrics {
 
   // Of the daemon by its keeper.
   void SetStarts(uint32_t starts) { starts_ = starts; }
+  // The daemon goes by an older one than it finds.
+  void SetAccessFileWrong(bool wrong) { access_file_wrong_ = wrong; }
 
   std::string Scrape();
 
@@ -62,6 +64,7 @@ class Metrics {
   UsageReader usage_;
   EventLog* events_ = nullptr;
   std::atomic<uint32_t> starts_ = 0;
+  std::atomic<bool> access_file_wrong_ = false;
   std::atomic<bool> stopping_ = false;
   std::thread follower_;
 };

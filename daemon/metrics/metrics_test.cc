@@ -229,9 +229,11 @@ TEST_F(MetricsTest, TellsWhatThereIs) {
   Status health = Unavailable("DAEMON_STARTING", "");
   Metrics metrics(*driver_, "1.2.3", [&] { return health; });
   metrics.SetStarts(4);
+  metrics.SetAccessFileWrong(true);
   std::string text = metrics.Scrape();
   EXPECT_EQ(ValueOf(text, R"(torpor_build_info{version="1.2.3"})"), "1");
   EXPECT_EQ(ValueOf(text, "torpor_daemon_starts_total"), "4");
+  EXPECT_EQ(ValueOf(text, "torpor_access_file_wrong"), "1");
   EXPECT_EQ(ValueOf(text, "torpor_healthy"), "0");
   EXPECT_EQ(ValueOf(text, R"(torpor_health_problem{reason="DAEMON_STARTING"})"), "1");
   EXPECT_EQ(ValueOf(text, R"(torpor_health_problem{reason="GPU_LOST"})"), "0");

@@ -10,6 +10,7 @@
 #include "daemon/service/grpc_status.h"
 #include "google/protobuf/duration.pb.h"
 #include "google/protobuf/timestamp.pb.h"
+#include "lib/base/utf8.h"
 #include "lib/wire/messages.h"
 
 namespace torpor {
@@ -32,10 +33,10 @@ Result<wire::Policy> ToPolicy(const std::string& tag, v1::Policy policy) {
     case v1::POLICY_DISCARD:
       return wire::Policy::kDiscard;
     default:
-      return InvalidArgument("BAD_POLICY", "the policy of tag \"" + tag +
+      return InvalidArgument("BAD_POLICY", "the policy of tag \"" + Shorten(tag) +
                                                "\" is none: use POLICY_KEEP, POLICY_OFFLOAD or "
                                                "POLICY_DISCARD")
-          .With("tag", tag)
+          .With("tag", Shorten(tag))
           .With("policy", static_cast<int>(policy));
   }
 }

@@ -134,6 +134,8 @@ grpc::ServerUnaryReactor* MemoryServiceImpl::Run(
   setup.log = &log_;
   setup.method = method;
   setup.peer = caller.identity.ToString();
+  setup.caller = caller.identity.Name();
+  setup.failures = caller.Has(access::kOperator) ? &operators_failures_ : &others_failures_;
   setup.scope = NameOf(caller.owner);
   setup.deadline =
       std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::microseconds>(

@@ -13,6 +13,7 @@
 #include "daemon/access/policy.h"
 #include "daemon/core/core.h"
 #include "daemon/events/answer_observer.h"
+#include "daemon/log_limit.h"
 #include "daemon/operation/tasks.h"
 #include "daemon/service/request_log.h"
 #include "daemon/service/unary_call.h"
@@ -124,6 +125,9 @@ class MemoryServiceImpl final : public v1::MemoryService::CallbackService {
   AnswerObserver* const observer_;
   access::Gate* const gate_;
   const std::chrono::system_clock::time_point started_;
+  // What is written of failed calls.
+  log::Limit operators_failures_{{seconds(5), 10, 64}};
+  log::Limit others_failures_;
   RequestLog log_;
   mutable Mutex mutex_;
   CondVar idle_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/service/grpc_status.h"
+#include "lib/base/utf8.h"
 
 namespace torpor {
 namespace {
@@ -74,7 +75,7 @@ Result<RequestLog::RequestPtr> RequestLog::Enter(const std::string& id, std::str
       request = known->second;
       if (request->body != body) {
         return InvalidArgument("REQUEST_ID_REUSED",
-                               "the request id " + id + " was given to another request")
+                               "the request id " + Shorten(id) + " was given to another request")
             .With("request_id", id);
       }
       if (!request->answered) {

@@ -56,7 +56,13 @@ void UnaryCall::Take(const Answer& answer, bool replayed) {
   }
   Status status = answer.status;
   if (!status.ok()) {
-    log::Warning("{} from {} failed: {}", setup_.method, setup_.peer, status);
+    const int64_t count = setup_.failures == nullptr
+                              ? 1
+                              : setup_.failures->Count(setup_.caller + ' ' + status.reason());
+    if (count > 0) {
+      log::Warning("{} from {} failed: {}{}", setup_.method, setup_.peer, status,
+                   log::AndMore(count));
+    }
     if (replayed) status.Add("replayed", "true");
   } else {
     setup_.response->CopyFrom(*answer.response);

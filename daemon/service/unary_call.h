@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "daemon/log_limit.h"
 #include "daemon/service/request_log.h"
 #include "lib/base/cancel_token.h"
 #include "lib/base/clock.h"
@@ -34,6 +35,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor,
     RequestLog* log = nullptr;
     const char* method = "";
     std::string peer;                                // for the log
+    std::string caller;                              // likewise, the same for all its connections
+    log::Limit* failures = nullptr;                  // of its lines; null: all are written
     std::string scope;                               // of its request id
     std::chrono::system_clock::time_point deadline;  // when a call that has joined gives up
     google::protobuf::Message* response = nullptr;   // gRPC's, until OnDone

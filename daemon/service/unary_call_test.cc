@@ -1,12 +1,15 @@
 #include "daemon/service/unary_call.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "daemon/log_limit.h"
 #include "lib/base/clock.h"
 #include "torpor/v1/memory_service.pb.h"
 
@@ -20,6 +23,9 @@ class UnaryCallTest : public testing::Test {
     UnaryCall::Setup setup;
     setup.log = &log_;
     setup.method = "Reserve";
+    setup.peer = "uid 7, gid 7";
+    setup.caller = "uid 7";
+    setup.failures = failures_;
     setup.deadline = std::chrono::system_clock::now() + std::chrono::seconds(60);
     setup.response = &response_;
     setup.work = [this](const RequestLog::Attempt&,
@@ -36,6 +42,7 @@ class UnaryCallTest : public testing::Test {
     done_({Status::Ok(), response});
   }
 
+  log::Limit* failures_ = nullptr;
   RequestLog log_{Clock::Real()};
   v1::ReserveResponse response_;
   std::function<void(const Answer&)> done_;
@@ -66,6 +73,25 @@ TEST_F(UnaryCallTest, WhatACancelledCallDidNotGetIsTakenBack) {
   call->OnDone();
   EXPECT_EQ(taken_back_, "r-1 r-2 ");
   EXPECT_EQ(answered_, 2);
+}
+
+TEST_F(UnaryCallTest, WhatFailsAgainAndAgainIsLoggedOnceInAWhile) {
+  log::Limit limit;
+  failures_ = &limit;
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 100; ++i) {
+    for (const char* const reason : {"TEST", "OTHER"}) {
+      grpc::ServerUnaryReactor* const call = Reserve("");
+      done_({Status(Code::kAborted, reason, ""), nullptr});
+      call->OnDone();
+    }
+  }
+  const std::string written = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(written, testing::HasSubstr("Reserve from uid 7, gid 7 failed: ABORTED TEST"));
+  EXPECT_THAT(written, testing::HasSubstr("Reserve from uid 7, gid 7 failed: ABORTED OTHER"));
+  // Of each as many as there were intervals.
+  EXPECT_LT(std::count(written.begin(), written.end(), '\n'), 100);
+  EXPECT_EQ(answered_, 200);
 }
 
 TEST_F(UnaryCallTest, AnErrorGivesNothing) {

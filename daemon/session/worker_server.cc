@@ -22,7 +22,6 @@ constexpr Duration kSendTimeout = seconds(5);
 // What a connection has to say Hello before it can lose its place to another.
 constexpr Duration kPlace = milliseconds(100);
 constexpr Duration kAcceptPause = milliseconds(50);
-constexpr Duration kLogInterval = seconds(10);
 constexpr auto kHello = static_cast<uint16_t>(wire::Type::kHello);
 
 bool OutOfDescriptors(const Status& status) {
@@ -205,12 +204,8 @@ void WorkerServer::DropOldest(const char* why) {
 }
 
 void WorkerServer::LogRefusal(const Status& why) {
-  ++refused_;
-  const TimePoint now = Clock::Real().Now();
-  if (refused_logged_ != TimePoint() && now < refused_logged_ + kLogInterval) return;
-  log::Error("{} of the workers' connections refused, the last: {}", refused_, why);
-  refused_ = 0;
-  refused_logged_ = now;
+  const int64_t count = log_limit_.Count(why.reason());
+  if (count > 0) log::Error("{} of the workers' connections refused, the last: {}", count, why);
 }
 
 void WorkerServer::Greet(UniqueFd socket) {
@@ -252,7 +247,12 @@ void WorkerServer::Serve(const std::shared_ptr<wire::Channel>& channel,
                          const net::PeerCredentials& peer, const Greeting& greeting) {
   const Result<wire::HelloReply> reply = handler_.OnHello(*greeting.hello, peer, channel);
   if (!reply.ok()) {
-    log::Warning("connection of pid {} refused: {}", peer.pid, reply.status());
+    const int64_t count =
+        log_limit_.Count("uid " + std::to_string(peer.uid) + ' ' + reply.status().reason());
+    if (count > 0) {
+      log::Warning("connection of pid {}, uid {} refused: {}{}", peer.pid, peer.uid, reply.status(),
+                   log::AndMore(count));
+    }
     RefuseHello(*channel, greeting.id, reply.status());
   } else {
     const WorkerId worker = reply->worker;
@@ -262,17 +262,22 @@ void WorkerServer::Serve(const std::shared_ptr<wire::Channel>& channel,
         WorkerServer::Handler& handler;
         WorkerId worker;
         std::shared_ptr<wire::Channel> channel;
-        Forward(WorkerServer::Handler& h, WorkerId w, std::shared_ptr<wire::Channel> c)
-            : handler(h), worker(w), channel(std::move(c)) {}
+        log::Limit& limit;
+        Forward(WorkerServer::Handler& h, WorkerId w, std::shared_ptr<wire::Channel> c,
+                log::Limit& l)
+            : handler(h), worker(w), channel(std::move(c)), limit(l) {}
         void OnRequest(net::Frame request) override {
           if (request.payload_missing) {
-            log::Warning("worker w-{}: a request is refused: {}", worker.value(),
-                         net::DescriptorsMissing());
+            const int64_t count = limit.Count("w-" + std::to_string(worker.value()));
+            if (count > 0) {
+              log::Warning("worker w-{}: a request is refused: {}{}", worker.value(),
+                           net::DescriptorsMissing(), log::AndMore(count));
+            }
             return RefuseUnread(*channel, request);
           }
           handler.OnRequest(worker, channel, std::move(request));
         }
-      } forward(handler_, worker, channel);
+      } forward(handler_, worker, channel, log_limit_);
       handler_.OnWelcomed(worker);
       why = channel->Run(forward);
     } else {

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "daemon/log_limit.h"
 #include "daemon/operation/tasks.h"
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
@@ -99,10 +100,9 @@ class WorkerServer {
   const std::string path_;
   Handler& handler_;
   const Limits limits_;
-  std::deque<Silent> silent_;  // the acceptor's, as are the next three; the oldest first
+  log::Limit log_limit_;
+  std::deque<Silent> silent_;  // the acceptor's, as is the next; the oldest first
   UniqueFd spare_;             // closed to accept, and refuse, when there are no others
-  int64_t refused_ = 0;        // not told to the log yet
-  TimePoint refused_logged_{};
   Mutex mutex_;
   std::map<wire::Channel*, std::weak_ptr<wire::Channel>> channels_ GUARDED_BY(mutex_);
   bool stopping_ GUARDED_BY(mutex_) = false;

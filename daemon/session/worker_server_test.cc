@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -115,6 +117,18 @@ TEST_F(WorkerServerTest, RefusesWhatIsNoHello) {
               IsOk());
   EXPECT_THAT(Reply(socket), HasReason("BAD_FRAME"));
   EXPECT_THAT(Greet(Connect(), "unwanted"), HasReason("TEST_REFUSES"));
+}
+
+TEST_F(WorkerServerTest, WhoIsRefusedAgainAndAgainIsLoggedOnceInAWhile) {
+  Start();
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 200; ++i)
+    EXPECT_THAT(Greet(Connect(), "unwanted"), HasReason("TEST_REFUSES"));
+  server_.reset();
+  const std::string written = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(written, testing::HasSubstr("connection of pid " + std::to_string(::getpid()) +
+                                          ", uid " + std::to_string(::geteuid()) + " refused"));
+  EXPECT_LT(std::count(written.begin(), written.end(), '\n'), 100);
 }
 
 TEST_F(WorkerServerTest, TheOldestSilentConnectionGivesWay) {

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "lib/base/utf8.h"
+
 namespace torpor {
 namespace {
 
@@ -84,7 +86,7 @@ Status CheckName(std::string_view name, const char* what, const char* reason) {
   bool good = !name.empty() && name.size() <= 63 && IsAlphanumeric(name.front());
   for (const char c : name) good = good && (IsAlphanumeric(c) || c == '_' || c == '.' || c == '-');
   if (good) return Status::Ok();
-  return InvalidArgument(reason, std::string(what) + " \"" + std::string(name.substr(0, 80)) +
+  return InvalidArgument(reason, std::string(what) + " \"" + Shorten(name) +
                                      "\" is not 1 to 63 characters of [A-Za-z0-9_.-] that start "
                                      "with a letter or digit")
       .With("length", name.size());

@@ -42,4 +42,13 @@ bool IsPrintableUtf8(std::string_view text) {
   return true;
 }
 
+std::string Shorten(std::string_view text, size_t limit) {
+  if (text.size() <= limit) return std::string(text);
+  size_t end = limit;
+  while (end > 0 && limit - end < 3 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) {
+    --end;
+  }
+  return std::string(text.substr(0, end)) + "...";
+}
+
 }  // namespace torpor

@@ -38,5 +38,17 @@ TEST(IsPrintableUtf8Test, RefusesWhatATerminalObeys) {
   EXPECT_FALSE(IsPrintableUtf8(std::string(1, '\0')));
 }
 
+TEST(Utf8Test, ShortensBetweenCharacters) {
+  const std::string longest(64, 'x');
+  EXPECT_EQ(Shorten(""), "");
+  EXPECT_EQ(Shorten(longest), longest);
+  EXPECT_EQ(Shorten(longest + "y"), longest + "...");
+  EXPECT_EQ(Shorten("ab\xc3\xa9z", 3), "ab...");
+  EXPECT_EQ(Shorten("ab\xc3\xa9z", 4), "ab\xc3\xa9...");
+  EXPECT_EQ(Shorten("\xf0\x9f\x98\xb4z", 3), "...");
+  // What is no UTF-8 is cut as well.
+  EXPECT_EQ(Shorten(std::string(1000, '\x80')).size(), 64U);
+}
+
 }  // namespace
 }  // namespace torpor

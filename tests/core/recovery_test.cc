@@ -1,8 +1,10 @@
 // What a daemon makes of a journal that ends between two records.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -10,8 +12,13 @@
 #include "daemon/core/core.h"
 #include "daemon/keeper/in_process_keeper.h"
 #include "lib/base/clock.h"
+#include "lib/base/process.h"
 #include "lib/base/status_matchers.h"
+#include "lib/base/unique_fd.h"
 #include "lib/cuda/host_driver.h"
+#include "lib/net/frame.h"
+#include "lib/net/unix_socket.h"
+#include "lib/wire/messages.h"
 #include "tests/harness/temp_dir.h"
 
 namespace torpor {
@@ -47,14 +54,27 @@ class RecoveryTest : public ::testing::Test {
     recovery_.extents[ExtentId(id)] = *std::move(fd);
     ASSERT_THAT(driver_->Release(*handle), IsOk());
   }
-  void Start() {
+  void Start(std::optional<Owner> everybody = std::nullopt) {
     Core::Options options;
+    options.admit = [everybody](const net::PeerCredentials&) { return everybody; };
     options.worker_socket = directory_.path() + "/worker.sock";
     options.host_pool = MiB(16);
     options.reconnect_grace = seconds(60);
     auto core = Core::Create(*driver_, *keeper_, Clock::Real(), options, std::move(recovery_));
     ASSERT_THAT(core, IsOk());
     core_ = *std::move(core);
+  }
+  // What a worker is told that comes back.
+  Status ComeBack() {
+    wire::Hello hello;
+    hello.session = kWorker;
+    hello.secret = "secret";
+    TORPOR_ASSIGN_OR_RETURN(connection_, net::ConnectUnix(directory_.path() + "/worker.sock"));
+    TORPOR_RETURN_IF_ERROR(net::SendFrame(
+        connection_.get(), static_cast<uint16_t>(wire::Type::kHello), 1, wire::Encode(hello)));
+    TORPOR_ASSIGN_OR_RETURN(const net::Frame frame, net::ReceiveFrame(connection_.get()));
+    TORPOR_ASSIGN_OR_RETURN(const auto reply, wire::Decode<wire::HelloReply>(frame.payload));
+    return reply.status;
   }
   Bytes Resident() { return core_->Usage()->budget.resident; }
 
@@ -63,6 +83,7 @@ class RecoveryTest : public ::testing::Test {
   std::unique_ptr<InProcessKeeper> keeper_ = std::make_unique<InProcessKeeper>();
   Recovery recovery_;
   std::unique_ptr<Core> core_;
+  UniqueFd connection_;
 };
 
 TEST_F(RecoveryTest, OfTwoExtentsInOnePlaceTheOlderHasEnded) {
@@ -113,6 +134,27 @@ TEST_F(RecoveryTest, WhatIsLostStaysRecordedAndItsDescriptorsAreClosed) {
   EXPECT_EQ(Resident(), Bytes(0)) << "the last descriptor was not given";
   EXPECT_EQ(keeper_->ledger().lost().size(), 3u);
   EXPECT_EQ(keeper_->ledger().segments().size(), 2u);
+}
+
+TEST_F(RecoveryTest, ASessionOfNobodyKnownIsNotRoots) {
+  ASSERT_NO_FATAL_FAILURE(Start(Owner{"uid:0", 0}));
+  const auto workers = core_->Usage()->workers;
+  ASSERT_EQ(workers.size(), 1U);
+  EXPECT_EQ(workers[0].info.peer.uid, static_cast<uid_t>(-1));
+  EXPECT_THAT(ComeBack(), HasReason("NOT_YOURS"));
+}
+
+TEST_F(RecoveryTest, WhoHasTakenASessionIsRecorded) {
+  Say(SessionUser{kWorker, 4711, 4712});
+  Say(SessionProcess{kWorker, ::getpid(), 1, PidNamespace()});
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_THAT(ComeBack(), IsOk());
+  const Ledger ledger = keeper_->ledger();
+  ASSERT_NE(ledger.FindUser(kWorker), nullptr);
+  EXPECT_EQ(ledger.FindUser(kWorker)->uid, ::geteuid());
+  EXPECT_EQ(ledger.FindUser(kWorker)->gid, ::getegid());
+  ASSERT_NE(ledger.FindProcess(kWorker), nullptr);
+  EXPECT_EQ(ledger.FindProcess(kWorker)->started, FindProcess(::getpid())->started);
 }
 
 }  // namespace

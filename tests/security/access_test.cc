@@ -5,12 +5,16 @@
 #include <netinet/in.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <csignal>
 #include <functional>
 #include <thread>
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "lib/base/units.h"
+#include "lib/net/frame.h"
+#include "lib/net/unix_socket.h"
+#include "lib/wire/messages.h"
 #include "tests/harness/child_process.h"
 #include "tests/harness/keeper_process.h"
 #include "tests/security/access_fixture.h"
@@ -80,6 +84,19 @@ class RolesTest : public AccessTest {
     v1::ReleaseResponse response;
     return Outcome(stub.Release(Context().get(), request, &response));
   }
+  // As the first word of a connection that is closed then.
+  Status SayHello(const User& user, const wire::Hello& hello) {
+    Result<UniqueFd> connected = Internal("TEST", "cannot become this user");
+    std::thread([&] {
+      if (BecomeInThread(user)) connected = net::ConnectUnix(daemon_->worker_socket());
+    }).join();
+    TORPOR_ASSIGN_OR_RETURN(const UniqueFd socket, std::move(connected));
+    TORPOR_RETURN_IF_ERROR(net::SendFrame(socket.get(), static_cast<uint16_t>(wire::Type::kHello),
+                                          1, wire::Encode(hello)));
+    TORPOR_ASSIGN_OR_RETURN(const net::Frame frame, net::ReceiveFrame(socket.get()));
+    TORPOR_ASSIGN_OR_RETURN(const auto reply, wire::Decode<wire::HelloReply>(frame.payload));
+    return reply.status;
+  }
   static std::string Watch(Stub& stub) {
     const auto context = Context();
     const auto reader = stub.Watch(context.get(), {});
@@ -108,6 +125,8 @@ TEST_F(RolesTest, EachRoleMayCallWhatItsTableSays) {
                                             {kBoth.uid, "both"},     {kNobody.uid, "mine"}};
   const std::string operators = Reserve(As(kOperator), Reservation("operators"));
   const std::string workers = Reserve(As(kWorker), Reservation("workers"));
+  const std::string over = Reserve(As(kWorker), Reservation("over"));
+  ASSERT_EQ(Release(As(kWorker), over), "OK");
 
   struct Row {
     const char* call;
@@ -174,6 +193,22 @@ TEST_F(RolesTest, EachRoleMayCallWhatItsTableSays) {
          return renewed == "OK" ? Release(As(user), id) : renewed;
        },
        {ok, ok, ok, denied, ok, denied}},
+      {"Release of its own that is over",
+       [&](const User& user) {
+         const std::string id = Reserve(As(user), Reservation("own"));
+         if (id.compare(0, 2, "r-") != 0) return id;
+         const std::string released = Release(As(user), id);
+         return released == "OK" ? Release(As(user), id) : released;
+       },
+       {"RESERVATION_RELEASED", "RESERVATION_RELEASED", "RESERVATION_RELEASED", denied,
+        "RESERVATION_RELEASED", denied}},
+      {"Renew of a worker's that is over",
+       [&](const User& user) { return Renew(As(user), over); },
+       {"RESERVATION_RELEASED", "RESERVATION_RELEASED", "NOT_YOURS", denied, "NOT_YOURS", denied}},
+      {"Renew of none",
+       [&](const User& user) { return Renew(As(user), "r-4711"); },
+       {"UNKNOWN_RESERVATION", "UNKNOWN_RESERVATION", "UNKNOWN_RESERVATION", denied,
+        "UNKNOWN_RESERVATION", denied}},
       {"Renew of an operator's",
        [&](const User& user) { return Renew(As(user), operators); },
        {ok, "NOT_YOURS", "NOT_YOURS", denied, "NOT_YOURS", denied}},
@@ -260,6 +295,51 @@ TEST_F(RolesTest, TheRefusalSaysWhoCalledAndWhatIsMissing) {
     counted += std::stoi(line.substr(line.rfind(' ')));
   }
   EXPECT_EQ(counted, 3) << page;
+}
+
+TEST_F(RolesTest, NobodyFillsTheLog) {
+  StartDaemon();
+  const auto theirs = ConnectWorker(kOther, daemon_->worker_socket(), "theirs");
+  ASSERT_THAT(theirs, IsOk());
+  const size_t before = daemon_->log().size();
+  const std::string longest(500'000, 'x');
+  v1::SleepRequest all;
+  all.mutable_selector()->set_all(true);
+  all.set_level(1);
+  v1::SleepRequest tag = SleepOf("mine");
+  tag.mutable_selector()->add_tags(longest);
+  v1::SleepRequest id = SleepOf("theirs");
+  id.set_request_id(longest);
+  wire::Hello hello;
+  hello.name = longest.substr(0, 30'000);
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(Outcome(Sleep(kWorker, SleepOf("theirs"))), "NOT_YOURS");
+    EXPECT_EQ(Outcome(Sleep(kWorker, SleepOf(longest))), "UNKNOWN_WORKER");
+    EXPECT_EQ(Outcome(Sleep(kWorker, all)), "OTHERS_SELECTED");
+    EXPECT_EQ(Outcome(Sleep(kWorker, tag)), "BAD_TAG");
+    EXPECT_EQ(Outcome(Sleep(kWorker, id)), "BAD_REQUEST_ID");
+    EXPECT_EQ(Outcome(Sleep(kNobody, SleepOf(longest))), "ACCESS_DENIED");
+    EXPECT_EQ(Release(As(kWorker), longest), "UNKNOWN_RESERVATION");
+    EXPECT_EQ(SayHello(kNobody, hello).reason(), "ACCESS_DENIED");
+    EXPECT_EQ(SayHello(kWorker, hello).reason(), "BAD_WORKER_NAME");
+  }
+  const std::string written = daemon_->log().substr(before);
+  for (const char* const kind :
+       {"Sleep from uid 61002, gid 61002, pid ", "PERMISSION_DENIED NOT_YOURS",
+        "NOT_FOUND UNKNOWN_WORKER: there is no worker \"xxxxxxxx", "OTHERS_SELECTED", "BAD_TAG",
+        "BAD_REQUEST_ID", "refused for want of a role", "NOT_FOUND UNKNOWN_RESERVATION",
+        ", uid 61006 refused: ", ", uid 61002 refused: INVALID_ARGUMENT BAD_WORKER_NAME"}) {
+    EXPECT_THAT(written, HasSubstr(kind));
+  }
+  EXPECT_THAT(written, HasSubstr(std::string(64, 'x') + "..."));
+  EXPECT_THAT(written, testing::Not(HasSubstr(std::string(65, 'x'))));
+  // Of 450 refusals: a line for each kind, and one more of it for each interval.
+  EXPECT_LT(std::count(written.begin(), written.end(), '\n'), 225) << written;
+  // Another's are told nonetheless.
+  EXPECT_EQ(Outcome(Sleep(kOther, SleepOf("mine"))), "UNKNOWN_WORKER");
+  EXPECT_EQ(Outcome(Sleep(kOperator, SleepOf("mine"))), "UNKNOWN_WORKER");
+  EXPECT_THAT(daemon_->log(), AllOf(HasSubstr("Sleep from uid 61003, gid 61003"),
+                                    HasSubstr("Sleep from uid 61001, gid 61001")));
 }
 
 TEST_F(RolesTest, UsageShowsAWorkerItsOwn) {
@@ -415,32 +495,90 @@ TEST_F(RolesTest, ABrokenFileStopsNoDaemonThatHasAKeeper) {
   ASSERT_THAT(worker, IsOk());
   const auto segment = (*worker)->Allocate("weights", "8MiB", 5);
   ASSERT_THAT(segment, IsOk());
-  WriteFile(good + "grant { role: BOSS uid: 1 }\n");
+  const auto upgrade = [&](v1::UpgradeResponse* response) {
+    return StubAs(kOperator, keeper.control_socket())->Upgrade(Context().get(), {}, response);
+  };
   v1::UpgradeResponse upgraded;
-  const grpc::Status no =
-      StubAs(kOperator, keeper.control_socket())->Upgrade(Context().get(), {}, &upgraded);
-  EXPECT_EQ(Outcome(no), "BAD_ACCESS_FILE");
-  EXPECT_EQ(DetailOf(no, "line"), "11");
-  // By the way that does not ask.
+  // In several ways: the last one gives everybody everything, and may be written by everybody.
+  for (const std::string& broken :
+       {good + "grant { role: BOSS uid: 1 }\n", std::string(), std::string("none"),
+        std::string("grant { role: OPERATOR gid: 61006 }\ngrant { role: OPERATOR uid: 61006 }")}) {
+    SCOPED_TRACE(broken);
+    WriteFile(broken);
+    if (broken == "none") std::filesystem::remove(file());
+    if (broken.find("61006") != broken.npos) {
+      ASSERT_EQ(::chmod(file().c_str(), 0666), 0);
+    }
+    const grpc::Status no = upgrade(&upgraded);
+    EXPECT_EQ(Outcome(no), broken == "none" ? "ERRNO_ENOENT" : "BAD_ACCESS_FILE");
+    // By the way that does not ask.
+    const auto before = keeper.daemon();
+    ASSERT_THAT(before, IsOk());
+    keeper.KillDaemon();
+    ASSERT_THAT(keeper.AwaitDaemon(*before), IsOk());
+    // It goes by what was good, and workers come back.
+    EXPECT_THAT((*worker)->Ask("check " + *segment + " 5"), IsOk());
+    EXPECT_THAT((*worker)->Ask("usage"), IsOk());
+    v1::SleepResponse slept;
+    const auto sleep = [&](const User& user) {
+      return Outcome(
+          StubAs(user, keeper.control_socket())->Sleep(Context().get(), SleepOf("mine"), &slept));
+    };
+    EXPECT_EQ(sleep(kWorker), "OK");
+    EXPECT_EQ(sleep(kOther), "NOT_YOURS");
+    EXPECT_EQ(sleep(kReader), "ACCESS_DENIED");
+    EXPECT_EQ(sleep(kNobody), "ACCESS_DENIED");
+    EXPECT_THAT((*worker)->Ask("wake"), IsOk());
+    EXPECT_THAT(keeper.log(), HasSubstr("error the access file is wrong: "));
+  }
+  // What is good is taken up, and is what is good from then on.
+  ASSERT_EQ(::chmod(file().c_str(), 0644), 0);
+  WriteFile(std::string(kRootToo) + "grant { role: [WORKER, OPERATOR] uid: 61006 }");
+  const auto before = keeper.daemon();
+  ASSERT_THAT(before, IsOk());
+  EXPECT_EQ(Outcome(upgrade(&upgraded)), "OK");
+  const auto after = keeper.AwaitDaemon(*before);
+  ASSERT_THAT(after, IsOk());
+  WriteFile("grant");
   keeper.KillDaemon();
-  const TimePoint until = Clock::Real().Now() + kPatience;
+  ASSERT_THAT(keeper.AwaitDaemon(*after), IsOk());
+  v1::UsageResponse usage;
+  EXPECT_EQ(Outcome(StubAs(kNobody, keeper.control_socket())->Usage(Context().get(), {}, &usage)),
+            "OK");
+  EXPECT_EQ(Outcome(StubAs(kOperator, keeper.control_socket())->Usage(Context().get(), {}, &usage)),
+            "ACCESS_DENIED");
+}
+
+TEST_F(RolesTest, WithoutADaemonBeforeItNoneStartsWithABrokenFile) {
+  const std::string last = dir_.path() + "/" + DaemonProcess::kDevice + "/access.last";
+  WriteFile(std::string(kFile) + kRootToo);
+  {
+    KeeperProcess keeper(dir_.path(), Flags());
+    ASSERT_THAT(keeper.Start(), IsOk());
+    struct stat about {};
+    ASSERT_EQ(::stat(last.c_str(), &about), 0);
+    EXPECT_EQ(about.st_mode & 07777, 0600U);
+    EXPECT_THAT(keeper.Stop(), IsOk());
+    EXPECT_FALSE(std::filesystem::exists(last)) << "all has ended in order";
+  }
+  WriteFile("grant { role: BOSS uid: 1 }\n");
+  KeeperProcess keeper(dir_.path(), Flags());
+  Status started;
+  std::thread start([&] { started = keeper.Start(); });
   const auto tries = [&] {
     const std::string log = keeper.log();
     size_t count = 0;
     for (size_t at = 0; (at = log.find("BAD_ACCESS_FILE", at)) != std::string::npos; ++at) ++count;
     return count;
   };
+  const TimePoint until = Clock::Real().Now() + kPatience / 2;
   while (tries() < 3 && Clock::Real().Now() < until) {
     std::this_thread::sleep_for(milliseconds(20));
   }
-  ASSERT_GE(tries(), 3U) << keeper.log();
-  EXPECT_THAT((*worker)->Ask("check " + *segment + " 5"), IsOk());
-  WriteFile(good);
-  EXPECT_THAT((*worker)->Ask("usage"), IsOk());
-  v1::SleepResponse slept;
-  const grpc::Status status =
-      StubAs(kWorker, keeper.control_socket())->Sleep(Context().get(), SleepOf("mine"), &slept);
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_GE(tries(), 3U) << keeper.log();
+  WriteFile(std::string(kFile) + kRootToo);
+  start.join();
+  EXPECT_THAT(started, IsOk());
 }
 
 }  // namespace

@@ -65,6 +65,24 @@ class TlsTest : public AccessTest {
     WriteFile(kGrants);
   }
 
+  int RunShell(const std::string& command) const {
+    const auto run = RunProgram({"/bin/bash", "-c", "cd " + dir_.path() + " && " + command});
+    EXPECT_THAT(run, IsOk());
+    return run.ok() ? run->exit_status : -1;
+  }
+  // As a renewal does it: each file is replaced as a whole.
+  static void Renew(const std::string& from, const std::string& to, int mode = 0600) {
+    std::filesystem::copy_file(from, to + ".new");
+    std::filesystem::permissions(to + ".new", std::filesystem::perms(mode));
+    std::filesystem::rename(to + ".new", to);
+  }
+  void AwaitLog(const std::string& what) const {
+    const TimePoint until = Clock::Real().Now() + kPatience;
+    while (daemon_->log().find(what) == std::string::npos && Clock::Real().Now() < until) {
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+    EXPECT_THAT(daemon_->log(), HasSubstr(what));
+  }
   std::string pem(const std::string& name) const { return dir_.path() + "/" + name + ".pem"; }
   std::string key(const std::string& name) const { return dir_.path() + "/" + name + ".key"; }
   std::vector<std::string> TlsFlags(const std::string& name = "server",
@@ -196,6 +214,14 @@ TEST_F(TlsTest, FilesThatAreWrongAreToldAtTheStart) {
   const auto missing = Refused({access, tls[0], tls[1], tls[2], "--tls_client_ca=" + pem("none")});
   ASSERT_THAT(missing, IsOk());
   EXPECT_THAT(missing->errors, HasSubstr("No such file"));
+  ASSERT_EQ(RunShell("openssl pkey -in server.key -aes256 -passout pass:secret -out locked.key"),
+            0);
+  ASSERT_EQ(::chmod(key("locked").c_str(), 0600), 0);
+  const auto locked = Refused({access, tls[0], tls[1], "--tls_key=" + key("locked"), tls[3]});
+  ASSERT_THAT(locked, IsOk());
+  EXPECT_EQ(locked->exit_status, 2);
+  EXPECT_THAT(locked->errors, HasSubstr("BAD_TLS_FILE: " + key("locked") + " is encrypted"));
+  EXPECT_THAT(locked->errors, testing::Not(HasSubstr("PEM pass phrase")));
   ASSERT_EQ(::chmod(key("server").c_str(), 0644), 0);
   const auto exposed = Refused({access, tls[0], tls[1], tls[2], tls[3]});
   ASSERT_THAT(exposed, IsOk());
@@ -208,16 +234,10 @@ TEST_F(TlsTest, RenewedCertificatesAreTakenUp) {
   const auto before = With("operator");
   EXPECT_EQ(Outcome(Usage(*before)), "OK");
   EXPECT_FALSE(Usage(*With("stranger")).ok());
-  // As a renewal does it: each file is replaced as a whole.
-  const auto renew = [&](const std::string& from, const std::string& to) {
-    std::filesystem::copy_file(from, to + ".new");
-    std::filesystem::permissions(to + ".new", std::filesystem::perms(0600));
-    std::filesystem::rename(to + ".new", to);
-  };
-  renew(key("later"), key("server"));
-  renew(pem("later"), pem("server"));
+  Renew(key("later"), key("server"));
+  Renew(pem("later"), pem("server"));
   std::ofstream(pem("both")) << ReadFile(pem("ca")) << ReadFile(pem("ca2"));
-  renew(pem("both"), pem("ca"));
+  Renew(pem("both"), pem("ca"));
   const TimePoint until = Clock::Real().Now() + kPatience;
   grpc::Status now;
   while (!(now = Usage(*With("stranger", "ca2"))).ok() && Clock::Real().Now() < until) {
@@ -225,6 +245,36 @@ TEST_F(TlsTest, RenewedCertificatesAreTakenUp) {
   }
   EXPECT_TRUE(now.ok()) << now.error_message();
   EXPECT_EQ(Outcome(Usage(*before)), "OK") << "on the connection of before";
+}
+
+TEST_F(TlsTest, WhatIsNotGoodIsNotTakenUp) {
+  StartDaemon(TlsFlags());
+  EXPECT_EQ(Outcome(Usage(*With("operator"))), "OK");
+  const auto still = [&] {
+    // Longer than it takes to look, and to read.
+    std::this_thread::sleep_for(milliseconds(2500));
+    EXPECT_EQ(Outcome(Usage(*With("operator"))), "OK") << "by the certificate of before";
+    EXPECT_FALSE(Usage(*With("stranger")).ok());
+    EXPECT_FALSE(Usage(*With("operator", "ca2")).ok());
+  };
+  ASSERT_EQ(::chmod(key("server").c_str(), 0644), 0);
+  AwaitLog("not taken up: INVALID_ARGUMENT KEY_FILE_EXPOSED");
+  still();
+  // Another certificate, which the key is not of.
+  Renew(pem("later"), pem("server"));
+  Renew(key("server"), key("server"));
+  AwaitLog("not taken up: INVALID_ARGUMENT BAD_TLS_FILE: " + key("server") + " is not");
+  still();
+  // Its key, for everybody to read.
+  Renew(key("later"), key("server"), 0644);
+  still();
+  ASSERT_EQ(::chmod(key("server").c_str(), 0600), 0);
+  AwaitLog("have changed, and are taken up");
+  const TimePoint until = Clock::Real().Now() + kPatience;
+  while (!Usage(*With("operator", "ca2")).ok() && Clock::Real().Now() < until) {
+    std::this_thread::sleep_for(milliseconds(100));
+  }
+  EXPECT_EQ(Outcome(Usage(*With("operator", "ca2"))), "OK");
 }
 
 TEST_F(TlsTest, TorporctlSaysWhoItIs) {
