@@ -57,7 +57,8 @@ Result<std::vector<HostPool::Block>> HostPool::TakeAt(
   std::vector<Block> blocks;
   MutexLock lock(mutex_);
   for (const auto& [place, size] : places) {
-    const auto refuse = [&, place = place, size = size](const char* why) -> Status {
+    const auto refuse = [&, place = place, size = size](const char* why)
+                            REQUIRES(mutex_) -> Status {
       FreeLocked(blocks);
       return InvalidArgument("BAD_BLOCK", std::string("a block of the host pool ") + why)
           .With("place", place.value())

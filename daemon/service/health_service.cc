@@ -8,7 +8,6 @@
 
 namespace torpor {
 
-// What is said under the service's lock is only started there: gRPC calls back later.
 class HealthService::Stream final : public grpc::ServerWriteReactor<Serving> {
  public:
   Stream(HealthService& health, std::string service, bool stranger)
@@ -17,35 +16,21 @@ class HealthService::Stream final : public grpc::ServerWriteReactor<Serving> {
     Finish(refused);
   }
 
-  bool stranger() const { return stranger_; }
-  void Tell() REQUIRES(health_.mutex_) {
-    const Serving::ServingStatus now = health_.Of(service_);
-    if (ended_ || writing_ || told_ == now) return;
-    told_ = now;
-    writing_ = true;
-    response_.set_status(now);
-    StartWrite(&response_);
-  }
-
  private:
-  void End() REQUIRES(health_.mutex_) {
-    if (ended_) return;
-    ended_ = true;
-    Finish(grpc::Status::CANCELLED);
-  }
+  friend class HealthService;
   void OnWriteDone(bool ok) override {
     MutexLock lock(health_.mutex_);
     writing_ = false;
     if (ok) {
-      Tell();
+      health_.Tell(*this);
     } else {
-      End();
+      health_.End(*this);
     }
   }
   void OnCancel() override {
     MutexLock lock(health_.mutex_);
     // One that was refused has ended before.
-    if (health_.streams_.count(this) != 0) End();
+    if (health_.streams_.count(this) != 0) health_.End(*this);
   }
   void OnDone() override {
     {
@@ -58,10 +43,11 @@ class HealthService::Stream final : public grpc::ServerWriteReactor<Serving> {
   HealthService& health_;
   const std::string service_;
   const bool stranger_ = false;
+  // Under the service's lock.
   Serving response_;  // gRPC's while writing_
-  bool writing_ GUARDED_BY(health_.mutex_) = false;
-  bool ended_ GUARDED_BY(health_.mutex_) = false;
-  std::optional<Serving::ServingStatus> told_ GUARDED_BY(health_.mutex_);
+  bool writing_ = false;
+  bool ended_ = false;
+  std::optional<Serving::ServingStatus> told_;
 };
 
 HealthService::~HealthService() = default;
@@ -103,7 +89,7 @@ grpc::ServerWriteReactor<HealthService::Serving>* HealthService::Watch(
   auto* const stream = new Stream(*this, request->service(), stranger);
   streams_.insert(stream);
   if (stranger) ++of_strangers_;
-  stream->Tell();
+  Tell(*stream);
   return stream;
 }
 
@@ -127,8 +113,23 @@ HealthService::Serving::ServingStatus HealthService::Of(const std::string& servi
   return found->second ? Serving::SERVING : Serving::NOT_SERVING;
 }
 
+void HealthService::Tell(Stream& stream) {
+  const Serving::ServingStatus now = Of(stream.service_);
+  if (stream.ended_ || stream.writing_ || stream.told_ == now) return;
+  stream.told_ = now;
+  stream.writing_ = true;
+  stream.response_.set_status(now);
+  stream.StartWrite(&stream.response_);
+}
+
 void HealthService::TellAll() {
-  for (Stream* const stream : streams_) stream->Tell();
+  for (Stream* const stream : streams_) Tell(*stream);
+}
+
+void HealthService::End(Stream& stream) {
+  if (stream.ended_) return;
+  stream.ended_ = true;
+  stream.Finish(grpc::Status::CANCELLED);
 }
 
 }  // namespace torpor

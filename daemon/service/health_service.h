@@ -47,7 +47,10 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   Status Admit(bool stranger) REQUIRES(mutex_);
   // SERVICE_UNKNOWN for one that was never set.
   Serving::ServingStatus Of(const std::string& service) const REQUIRES(mutex_);
+  // These only start what gRPC then does: it calls back later.
+  void Tell(Stream& stream) REQUIRES(mutex_);
   void TellAll() REQUIRES(mutex_);
+  void End(Stream& stream) REQUIRES(mutex_);
 
   access::Gate* const gate_;
   Mutex mutex_;
