@@ -45,6 +45,11 @@ Result<std::unique_ptr<TlsCopies>> TlsCopies::Make(const TlsFiles& files) {
   std::unique_ptr<TlsCopies> copies(new TlsCopies(files));
   copies->seen_ = copies->Look();
   TORPOR_RETURN_IF_ERROR(copies->TakeUp());
+  // Now rather than at each connection.
+  const std::string path = PathOf(copies->identity_);
+  if (!UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)).valid()) {
+    return ErrnoStatus(errno, "open " + path);
+  }
   TORPOR_ASSIGN_OR_RETURN(copies->thread_, StartThread([raw = copies.get()] { raw->Watch(); }));
   return copies;
 }

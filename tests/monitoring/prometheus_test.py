@@ -17,6 +17,7 @@ RULES = ROOT / "deploy/prometheus/torpor.rules.yml"
 
 # Queries that find nothing where all is well. Their metrics are there all the same.
 EMPTY = {
+    "torpor_access_file_wrong == 1": "there is no access file",
     "torpor_health_problem{reason!=\"OPERATION_STUCK\"} == 1": "the daemon serves",
     "torpor_health_problem{reason=\"OPERATION_STUCK\"} == 1": "no operation is stuck",
     "torpor_workers_rollback_pending > 0": "all workers answer",
