@@ -7,14 +7,15 @@ set -euo pipefail
 scratch=$(mktemp -d /dev/shm/torpor.XXXXXX)
 node=
 cleanup() {
-  local lock pid
-  if [ -n "$node" ]; then
-    kill -KILL "$node" || true
-    for lock in "$scratch"/run/host-*/lock; do
-      pid=$(cat "$lock")
-      kill -KILL "$(parent_of "$pid")" "$pid" || true
-    done
-  fi
+  local lock pid keeper
+  if [ -n "$node" ]; then kill -KILL "$node" || true; fi
+  for lock in "$scratch"/run/host-*/lock; do
+    if [ ! -e "$lock" ] || flock --nonblock "$lock" true; then continue; fi
+    pid=$(cat "$lock")
+    keeper=$(parent_of "$pid")
+    if [ "$(cat "/proc/$keeper/comm")" = torpor-keeper ]; then kill -KILL "$keeper" || true; fi
+    kill -KILL "$pid" || true
+  done
   rm -rf "$scratch"
 }
 trap cleanup EXIT
