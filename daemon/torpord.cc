@@ -1,6 +1,5 @@
 #include "daemon/torpord.h"
 
-#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -35,6 +34,7 @@
 #include "daemon/open_driver.h"
 #include "daemon/runtime_dir.h"
 #include "daemon/service/memory_service.h"
+#include "daemon/stop_signals.h"
 #include "daemon/stopping.h"
 #include "lib/base/clock.h"
 #include "lib/base/mutex.h"
@@ -77,9 +77,6 @@ Result<Bytes> ChooseSafetyReserve(const Flags& flags, Bytes total) {
       .With("safety_reserve_bytes", reserve.value())
       .With("total_bytes", total.value());
 }
-
-// Ends the daemon in favour of one that its keeper starts.
-constexpr int kHandOver = SIGHUP;
 
 // An error that another start may not meet, whatever its code: the keeper takes status 2 as final.
 Status NotTheCommandLine(const Status& status) {
@@ -206,7 +203,7 @@ Result<Named> LookUp(const Flags& flags) {
   return named;
 }
 
-Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& stop_signals) {
+Status Serve(const Flags& flags, const Decorators& decorators, StopSignals& signals) {
   auto named = LookUp(flags);
   // With a keeper that is not final: it can be mended, and there may be workers that wait.
   if (!named.ok()) return flags.keeper.empty() ? named.status() : NotTheCommandLine(named.status());
@@ -279,7 +276,7 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
       Clock::Real(), flags.default_deadline,
       [&]() -> Status {
         TORPOR_RETURN_IF_ERROR(may_leave());
-        ::kill(::getpid(), kHandOver);
+        ::kill(::getpid(), StopSignals::kHandOver);
         return Status::Ok();
       },
       options.observer, &gate);
@@ -345,40 +342,36 @@ Status Serve(const Flags& flags, const Decorators& decorators, const sigset_t& s
 
   int signal = 0;
   for (;;) {
-    if (::sigwait(&stop_signals, &signal) != 0) continue;
-    if (signal != kHandOver) break;
+    signal = signals.Wait();
+    if (signal != StopSignals::kHandOver) break;
     const Status left = may_leave();
     if (left.ok()) break;
     log::Error("no hand-over: {}", left);
   }
+  signals.Watch();
   keeper_health.Serve(nullptr);
   health.End(DaemonStopping());
-  // A second signal does not wait. But SIGHUP often comes twice: to the process group, and passed
-  // on by the keeper.
-  std::signal(kHandOver, SIG_IGN);
-  ::pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);
   log::Info("{}: stopping, {} calls under way", sigabbrev_np(signal), service.calls());
-  if (signal == kHandOver) {
-    // As if it were killed now: what is under way is finished or rolled back by who follows. But
-    // while there is no keeper, what the workers have would be lost with this process: it waits for
-    // the next one, which is given all of it, however long that takes. The workers are served
-    // meanwhile, and SIGTERM ends it all the same.
-    const auto end = [&] {
-      TimePoint told{};
-      for (; !keeper->Answers(); std::this_thread::sleep_for(milliseconds(50))) {
-        if (told != TimePoint() && Clock::Real().Now() < told + seconds(5)) continue;
-        told = Clock::Real().Now();
-        log::Error("the hand-over waits for a keeper: {}", core->Protection());
-      }
-      ::_exit(keeper::kHandOverStatus);
-    };
-    server->Shutdown(flags.shutdown_deadline, end);
-    end();
-  }
+  // Ends as if it were killed now: what is under way is finished or rolled back by who follows. But
+  // while there is no keeper, what the workers have would be lost with this process: it waits for
+  // the next one, which is given all of it, however long that takes. The workers are served
+  // meanwhile. Returns if the daemon is to stop instead.
+  const auto hand_over = [&] {
+    for (TimePoint told{}; !signals.stops(); std::this_thread::sleep_for(milliseconds(50))) {
+      if (keeper->Answers()) ::_exit(keeper::kHandOverStatus);
+      if (told != TimePoint() && Clock::Real().Now() < told + seconds(5)) continue;
+      told = Clock::Real().Now();
+      log::Error("the hand-over waits for a keeper: {}", core->Protection());
+    }
+    log::Info("stopping, and not handing over");
+  };
+  const bool hands_over = signal == StopSignals::kHandOver;
   server->Shutdown(flags.shutdown_deadline, [&] {
+    if (hands_over) hand_over();
     log::Warning("{} calls still under way: ending the workers' connections", service.calls());
     core->Stop();
   });
+  if (hands_over) hand_over();
   core->RemovePool();
   last_policy.Forget();
   return Status::Ok();
@@ -409,16 +402,10 @@ int RunTorpord(const std::vector<std::string>& arguments, const Decorators& deco
   SetDriverErrorSink([](const Status& status) { log::Error("driver: {}", status); });
   RaiseDescriptorLimit();
 
-  // Before the first thread, so that all inherit it.
   std::signal(SIGPIPE, SIG_IGN);
-  sigset_t stop_signals;
-  sigemptyset(&stop_signals);
-  sigaddset(&stop_signals, SIGTERM);
-  sigaddset(&stop_signals, SIGINT);
-  sigaddset(&stop_signals, kHandOver);
-  ::pthread_sigmask(SIG_BLOCK, &stop_signals, nullptr);
-
-  const Status served = Serve(*flags, decorators, stop_signals);
+  StopSignals signals;
+  if (const Status taken = signals.Take(); !taken.ok()) return fail(taken);
+  const Status served = Serve(*flags, decorators, signals);
   if (!served.ok()) return fail(served);
   log::Info("stopped");
   return 0;

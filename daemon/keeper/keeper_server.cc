@@ -202,6 +202,10 @@ bool KeeperServer::IsDaemons(const net::PeerCredentials& peer) const {
   return supervisor_.running() && Descends(peer.pid, supervisor_.daemon().pid);
 }
 
+bool KeeperServer::Empty() const {
+  return custody_.descriptors() == 0 && custody_.ledger().sessions().empty();
+}
+
 Status KeeperServer::MayAttach(const net::PeerCredentials& peer) const {
   if (IsDaemons(peer)) return Status::Ok();
   const bool watched = supervisor_.running() && daemon_attached_;
@@ -223,10 +227,11 @@ void KeeperServer::OnSignal() {
       supervisor_.Signal(SIGHUP);  // hands over
       continue;
     }
-    stopping_ = true;
+    const bool again = std::exchange(stopping_, true);
     manager_.Tell("STOPPING=1");
     if (!supervisor_.running()) exit_ = 0;
-    supervisor_.Signal(SIGTERM);
+    // One that is only starting could die of it, and leave all that it is to clear up.
+    if (again || daemon_attached_ || Empty()) supervisor_.Signal(SIGTERM);
   }
 }
 
@@ -270,6 +275,7 @@ void KeeperServer::OnFirstQuestion(std::list<Connection>::iterator from) {
   if (daemons) {
     daemon_attached_ = true;
     supervisor_.NoteAttached();
+    if (stopping_) supervisor_.Signal(SIGTERM);
   } else if (supervisor_.running()) {
     Log("the daemon %d has attached, which this keeper has not started", pid);
   } else if (!TakeOverAttached()) {
@@ -302,13 +308,13 @@ void KeeperServer::OnDaemonEnd() {
   manager_.TellStatus("daemon " + std::to_string(pid) + " " + HowEnded(end.status));
   // 2: its command line is wrong, which another start does not mend. That of a daemon which follows
   // another one may be put right, and until then everything stays here.
-  const bool empty = custody_.descriptors() == 0 && custody_.ledger().sessions().empty();
-  if (stopping_ || (by_itself && (WEXITSTATUS(*end.status) == 0 || empty))) {
+  const bool hands_over = end.status.has_value() && WIFEXITED(*end.status) &&
+                          WEXITSTATUS(*end.status) == kHandOverStatus;
+  // One that hands over just when it is stopped has cleared nothing up: the next one does.
+  if ((stopping_ && !hands_over) || (by_itself && (WEXITSTATUS(*end.status) == 0 || Empty()))) {
     exit_ = end.status.has_value() && WIFEXITED(*end.status) ? WEXITSTATUS(*end.status) : 0;
     return;
   }
-  const bool hands_over = end.status.has_value() && WIFEXITED(*end.status) &&
-                          WEXITSTATUS(*end.status) == kHandOverStatus;
   start_at_ = Clock::Real().Now() + (hands_over ? Duration() : end.pause);
 }
 

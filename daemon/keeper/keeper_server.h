@@ -56,6 +56,8 @@ class KeeperServer {
   bool TakeOverAttached();
   // Whether it is the daemon that is watched, or what that has started.
   bool IsDaemons(const net::PeerCredentials& peer) const;
+  // Whether nothing is kept that a daemon would have to clear up.
+  bool Empty() const;
   Status MayAttach(const net::PeerCredentials& peer) const;
   void OnSignal();
   void OnConnection();

@@ -21,6 +21,10 @@ constexpr uint32_t kProtocol = 3;
 // then.
 constexpr int kHandOverStatus = 75;
 
+// The value, as of sigqueue(3), of signals that the keeper passes on: the daemon may have got them
+// by itself as well.
+constexpr int kPassedOn = 0x70617373;
+
 enum class Type : uint16_t {
   kAttach = 1,     // Attach -> AttachReply; the first question
   kFetch = 3,      // Fetch -> FetchReply, with the descriptors of `extents`

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/keeper/protocol.h"
+
 namespace torpor::keeper {
 namespace {
 
@@ -87,7 +89,14 @@ Supervisor::End Supervisor::Collect() {
 }
 
 void Supervisor::Signal(int signal) const {
-  if (running()) ::syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, nullptr, 0);
+  if (!running()) return;
+  siginfo_t info{};
+  info.si_signo = signal;
+  info.si_code = SI_QUEUE;
+  info.si_pid = ::getpid();
+  info.si_uid = ::getuid();
+  info.si_value.sival_int = kPassedOn;
+  ::syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, &info, 0);
 }
 
 }  // namespace torpor::keeper

@@ -44,7 +44,7 @@ class Supervisor {
   };
   // After `pidfd` has become readable.
   End Collect();
-  // Nothing is done if it is not running.
+  // Passes it on, with kPassedOn. Nothing is done if it is not running.
   void Signal(int signal) const;
 
  private:

@@ -7,14 +7,15 @@ set -euo pipefail
 scratch=$(mktemp -d /dev/shm/torpor.XXXXXX)
 node=
 cleanup() {
-  local lock pid
-  if [ -n "$node" ]; then
-    kill -KILL "$node" || true
-    for lock in "$scratch"/run/host-*/lock; do
-      pid=$(cat "$lock")
-      kill -KILL "$(parent_of "$pid")" "$pid" || true
-    done
-  fi
+  local lock pid keeper
+  if [ -n "$node" ]; then kill -KILL "$node" || true; fi
+  for lock in "$scratch"/run/host-*/lock; do
+    if [ ! -e "$lock" ] || flock --nonblock "$lock" true; then continue; fi
+    pid=$(cat "$lock")
+    keeper=$(parent_of "$pid")
+    if [ "$(cat "/proc/$keeper/comm")" = torpor-keeper ]; then kill -KILL "$keeper" || true; fi
+    kill -KILL "$pid" || true
+  done
   rm -rf "$scratch"
 }
 trap cleanup EXIT
@@ -94,11 +95,13 @@ if torpor-node check 2> /dev/null; then die "check: nothing runs"; fi
 status=0
 TORPOR_METRICS=9877 torpor-node run 2> "$scratch/err" || status=$?
 [ "$status" = 2 ] || die "an address without a port: exit status $status"
-read -r port next < <(free_ports)
-TORPOR_METRICS=127.0.0.1:$port \
+start_node() {
   torpor-node run --driver=host --host_device_memory=64MiB --host_pool=16MiB --pool_memory=memfd \
-  > "$scratch/log" 2>&1 &
-node=$!
+    > "$scratch/log" 2>&1 &
+  node=$!
+}
+read -r port next < <(free_ports)
+TORPOR_METRICS=127.0.0.1:$port start_node
 await torpor-node check
 
 for device in "host-0 $port" "host-1 $next"; do
@@ -125,16 +128,55 @@ grep -q 'the daemon of host-0 does not answer' "$scratch/err" || die "says: $(ca
 kill -CONT "$after"
 await torpor-node check
 
-# All end, and nothing is left.
+# DAEMON...: the node ends, and so do all of them.
+ends_clean() {
+  local pid status=0
+  await ended "$node"
+  wait "$node" || status=$?
+  node=
+  [ "$status" = 0 ] || die "stopped, it has exit status $status"
+  for pid in "$@"; do ended "$pid" || die "daemon $pid is left"; done
+  if ls "$scratch"/run/host-*/*.sock 2> /dev/null; then die "sockets are left"; fi
+}
 other=$(daemon_pid host-1)
 kill -TERM "$node"
-status=0
-wait "$node" || status=$?
-node=
-[ "$status" = 0 ] || die "stopped, it has exit status $status"
-for pid in $after $other; do
-  ended "$pid" || die "daemon $pid is left"
+ends_clean "$after" "$other"
+
+# Stopped when a keeper has just died: before the next one is there, as it starts, and after that.
+for pause in 0 0.3 0.45 0.5 0.55 0.7; do
+  start_node
+  await torpor-node check
+  after=$(daemon_pid host-0)
+  other=$(daemon_pid host-1)
+  kill -KILL "$(parent_of "$after")"
+  await grep -q 'the keeper of host-0 has ended with status 137' "$scratch/log"
+  sleep "$pause"
+  kill -TERM "$node"
+  ends_clean "$after" "$other"
 done
+
+# Stopped as it starts.
+for pause in 0 0.01 0.02 0.05 0.1; do
+  start_node
+  sleep "$pause"
+  kill -TERM "$node"
+  await ended "$node"
+  wait "$node" || true
+  node=
+  for lock in "$scratch"/run/host-*/lock; do
+    flock --nonblock "$lock" true || die "stopped after $pause s, it leaves the daemon $(cat "$lock")"
+  done
+done
+
+# All of the group get the signal, as at a terminal, and some get it twice.
+set -m
+start_node
+set +m
+await torpor-node check
+after=$(daemon_pid host-0)
+other=$(daemon_pid host-1)
+kill -INT -- "-$node"
+ends_clean "$after" "$other"
 
 # A wrong command line does not get better.
 status=0

@@ -45,9 +45,9 @@ exposure() {
 }
 said=$(exposure 16) || bad "more open than it was: $said"
 
-# What the death of one process must not bring about.
+# What the death of one process must not bring about, and room for the threads of 1024 sessions.
 for setting in KillMode=process Restart=on-failure OOMPolicy=continue RuntimeDirectoryPreserve=yes \
-  RestartPreventExitStatus=2 TimeoutStartSec=infinity NotifyAccess=main; do
+  RestartPreventExitStatus=2 TimeoutStartSec=infinity NotifyAccess=main TasksMax=8192; do
   grep -qx "$setting" "$units/torpor@.service" || bad "no $setting"
 done
 exit "$failed"
