@@ -358,7 +358,7 @@ TEST_F(RolesTest, UsageShowsAWorkerItsOwn) {
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   for (const User* const user : {&kOther, &kWorker}) {
     contexts.push_back(Context());
-    waiting.emplace_back([this, context = contexts.back().get(), stub = &As(*user)] {
+    waiting.emplace_back([context = contexts.back().get(), stub = &As(*user)] {
       v1::ReserveRequest request = Reservation("waits");
       request.mutable_parts(0)->set_device_bytes(MiB(48).value());
       request.set_wait(true);
