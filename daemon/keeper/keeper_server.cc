@@ -231,7 +231,8 @@ void KeeperServer::OnSignal() {
     manager_.Tell("STOPPING=1");
     if (!supervisor_.running()) exit_ = 0;
     // One that is only starting could die of it, and leave all that it is to clear up.
-    if (again || daemon_attached_ || Empty()) supervisor_.Signal(SIGTERM);
+    const bool starts = supervisor_.started_here() && !daemon_attached_;
+    if (again || !starts || Empty()) supervisor_.Signal(SIGTERM);
   }
 }
 

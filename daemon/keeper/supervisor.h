@@ -34,6 +34,8 @@ class Supervisor {
   void NoteAttached() { attached_ = true; }
 
   bool running() const { return pidfd_.valid(); }
+  // False if it was taken over.
+  bool started_here() const { return ours_; }
   const ProcessId& daemon() const { return daemon_; }
   // Readable when the daemon has ended; -1 while none is running.
   int pidfd() const { return pidfd_.get(); }

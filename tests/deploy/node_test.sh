@@ -143,7 +143,7 @@ kill -TERM "$node"
 ends_clean "$after" "$other"
 
 # Stopped when a keeper has just died: before the next one is there, as it starts, and after that.
-for pause in 0 0.3 0.45 0.5 0.55 0.7; do
+for pause in 0 0.45 0.55 0.7; do
   start_node
   await torpor-node check
   after=$(daemon_pid host-0)
