@@ -25,6 +25,7 @@ for item in "$@"; do
   install -D -m "$mode" "$source" "$root/$target"
   if [ "$(head -c4 "$source" | tail -c3)" = ELF ]; then strip --strip-unneeded "$root/$target"; fi
 done
+perl "$control/fit_links.pl" "$root/usr/share/doc/torpor"
 
 declare -A about=(
   [torpord]="owns the device memory of the workers of one GPU"

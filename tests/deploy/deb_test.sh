@@ -57,6 +57,21 @@ listed=$(TZ=UTC dpkg-deb -c "$deb")
   bad "owners or times: $listed"
 ! awk '{ print $1 }' <<< "$listed" | grep -vE '^(d|-)rw.r-.r-.$' || bad "modes: $listed"
 
-# Pages of the manual link to each other.
-(cd "$root/usr/share/doc/torpor" && ls operations.md integration/kubernetes.md > /dev/null) || bad "documents"
+# An instance that was enabled starts with the machine, also alone.
+systemctl --root="$root" enable torpor@GPU-1 2> /dev/null || bad "systemctl enable"
+[ -L "$root/etc/systemd/system/multi-user.target.wants/torpor@GPU-1.service" ] || bad "nothing starts torpor@GPU-1"
+
+pages=$root/usr/share/doc/torpor
+for file in operations.md integration/kubernetes.md examples/worker.cc deploy/access.conf deploy/kubernetes/worker.yaml; do
+  [ -f "$pages/$file" ] || bad "no $file"
+done
+for name in grpc++ prometheus_cpp fmt libevent; do grep -q "$name" "$pages/NOTICES" || bad "no notice of $name"; done
+links=0
+while IFS= read -r page; do
+  while IFS= read -r link; do
+    links=$((links + 1))
+    [ -e "$(dirname "$page")/$link" ] || bad "${page#"$pages"/}: broken link to $link"
+  done < <(grep -oE '\]\([^)#]+' "$page" | sed 's/^](//' | grep -vE '^[a-z]+:' | grep -v ' ')
+done < <(find "$pages" -name '*.md')
+[ "$links" -gt 100 ] || bad "$links links"
 exit "$failed"
