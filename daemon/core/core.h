@@ -89,6 +89,9 @@ struct UsageReport {
 // and WakeUp block for as long as they take.
 class Core final : public WorkerServer::Handler {
  public:
+  // Sleeps and wakes that a worker has asked for itself, at a time: each has a thread.
+  static constexpr int kMaxOwnOperations = 16;
+
   struct Options {
     std::string worker_socket;  // path
     mode_t socket_mode = 0660;
@@ -211,6 +214,10 @@ class Core final : public WorkerServer::Handler {
   wire::StatusReply OwnAllocated(WorkerId worker, const wire::Allocated& request)
       EXCLUDES(handover_mutex_);
   wire::FreeReply OwnFree(WorkerId worker, const wire::Free& request);
+  // On a thread; `answer` gets RESOURCE_EXHAUSTED TOO_MANY_CALLS if the worker has
+  // kMaxOwnOperations under way, or THREADS_EXHAUSTED.
+  void RunOwn(WorkerId worker, std::function<wire::SleepReply()> operation,
+              const std::function<void(const wire::SleepReply&)>& answer) EXCLUDES(own_mutex_);
   wire::SleepReply OwnSleep(WorkerId worker, const wire::Sleep& request);
   wire::SleepReply OwnWake(WorkerId worker, const wire::WakeUp& request);
   wire::UsageReply OwnUsage(WorkerId worker);
@@ -248,6 +255,8 @@ class Core final : public WorkerServer::Handler {
   WorkerDirectory directory_;
   SharedRuns runs_;
   OperationContext context_;
+  Mutex own_mutex_;
+  std::map<WorkerId, int> own_operations_ GUARDED_BY(own_mutex_);  // under way
   Tasks tasks_;  // operations and rollbacks under way
   std::unique_ptr<WorkerServer> server_;
   log::Limit refusals_;  // of what is written of allocations

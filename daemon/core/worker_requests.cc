@@ -1,5 +1,6 @@
 // What workers ask for themselves.
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -110,19 +111,17 @@ void Core::OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& chan
     case wire::Type::kSleep: {
       const auto message = decode(wire::Sleep());
       if (!message.ok()) return;
-      const Status started = tasks_.Run([this, worker, channel, kind, id, message = *message] {
-        Answer(*channel, kind, id, OwnSleep(worker, message));
-      });
-      if (!started.ok()) answer(wire::SleepReply{started, {}, {}, {}});
+      RunOwn(
+          worker, [this, worker, message = *message] { return OwnSleep(worker, message); },
+          [this, channel, kind, id](const auto& reply) { Answer(*channel, kind, id, reply); });
       return;
     }
     case wire::Type::kWakeUp: {
       const auto message = decode(wire::WakeUp());
       if (!message.ok()) return;
-      const Status started = tasks_.Run([this, worker, channel, kind, id, message = *message] {
-        Answer(*channel, kind, id, OwnWake(worker, message));
-      });
-      if (!started.ok()) answer(wire::SleepReply{started, {}, {}, {}});
+      RunOwn(
+          worker, [this, worker, message = *message] { return OwnWake(worker, message); },
+          [this, channel, kind, id](const auto& reply) { Answer(*channel, kind, id, reply); });
       return;
     }
     case wire::Type::kUsage: {
@@ -156,6 +155,35 @@ void Core::OnRequest(WorkerId worker, const std::shared_ptr<wire::Channel>& chan
       InvalidArgument("BAD_FRAME", "the worker asks what no worker can ask").With("type", type);
   log::Warning("worker {}: {}", WorkerName(worker), unknown);
   channel->End(unknown);
+}
+
+void Core::RunOwn(WorkerId worker, std::function<wire::SleepReply()> operation,
+                  const std::function<void(const wire::SleepReply&)>& answer) {
+  {
+    MutexLock lock(own_mutex_);
+    if (const auto found = own_operations_.find(worker);
+        found != own_operations_.end() && found->second == kMaxOwnOperations) {
+      const Status refused =
+          ResourceExhausted("TOO_MANY_CALLS",
+                            "the worker has as many sleeps and wakes under way as it may ask for")
+              .With("calls", kMaxOwnOperations);
+      return answer({refused, {}, {}, {}});
+    }
+    ++own_operations_[worker];
+  }
+  const auto ended = [this, worker] {
+    MutexLock lock(own_mutex_);
+    const auto found = own_operations_.find(worker);
+    if (--found->second == 0) own_operations_.erase(found);
+  };
+  const Status started = tasks_.Run([ended, answer, operation = std::move(operation)] {
+    const wire::SleepReply reply = operation();
+    ended();
+    answer(reply);
+  });
+  if (started.ok()) return;
+  ended();
+  answer({started, {}, {}, {}});
 }
 
 wire::FreeReply Core::OwnFree(WorkerId worker, const wire::Free& request) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "lib/base/status_matchers.h"
 #include "tests/core/core_fixture.h"
@@ -347,6 +348,43 @@ TEST_F(SleepWake, OwnSleepInsideTheWorkGuardIsRefused) {
   own.level = 1;
   EXPECT_THAT(worker->session->Sleep(own), HasReason("WORK_GUARD_HELD"));
   ASSERT_THAT(worker->session->WorkEnd(), IsOk());
+}
+
+TEST_F(SleepWake, AWorkerHasSoManyOperationsOfItsOwnAtATime) {
+  Start();
+  const auto worker = Connect("a", wire::Quiesce::kGuard);
+  ASSERT_THAT(worker->Allocate("weights", MiB(2), 1), IsOk());
+  // They wait for this.
+  ASSERT_THAT(worker->session->WorkBegin({}, std::nullopt), IsOk());
+  std::atomic<int> slept = 0;
+  std::atomic<int> refused = 0;
+  std::vector<std::thread> callers;
+  for (int i = 0; i < Core::kMaxOwnOperations + 4; ++i) {
+    callers.emplace_back([&] {
+      wire::Sleep own;
+      own.level = 1;
+      const auto reply = worker->session->Sleep(own);
+      const Status status = reply.ok() ? reply->status : reply.status();
+      if (status.ok()) {
+        ++slept;
+      } else {
+        EXPECT_THAT(status, HasReason("TOO_MANY_CALLS"));
+        ++refused;
+      }
+    });
+  }
+  const TimePoint until = Clock::Real().Now() + seconds(60);
+  while (refused < 4 && Clock::Real().Now() < until) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_EQ(refused, 4);
+  ASSERT_THAT(worker->session->WorkEnd(), IsOk());
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(slept, Core::kMaxOwnOperations);
+  const auto woken = worker->session->WakeUp({});
+  ASSERT_THAT(woken, IsOk());
+  EXPECT_THAT(woken->status, IsOk());
+  EXPECT_TRUE(worker->AllHavePattern());
 }
 
 TEST_F(SleepWake, free_while_asleep) {
