@@ -245,6 +245,21 @@ TEST_F(TorporctlTest, CtrlCCancelsAtSeveralDaemons) {
   ASSERT_THAT((*worker)->Ask("guard_end"), IsOk());
 }
 
+TEST_F(TorporctlTest, UsageSaysThatAnOperationIsStuck) {
+  EXPECT_THAT(Ctl({"usage"}).output, testing::Not(HasSubstr("NOT ")));
+  auto worker = WorkerProcess::Connect(daemon_->worker_socket(), "model");
+  ASSERT_THAT(worker, IsOk());
+  ASSERT_THAT((*worker)->Allocate("weights", "16MiB", 1), IsOk());
+  (*worker)->process().Signal(SIGSTOP);
+  EXPECT_EQ(Ctl({"sleep", "--level=1", "model", "--timeout=500ms"}).exit_status, 1);
+  // It is stuck a while after its deadline.
+  while (Ctl({"health"}).exit_status == 0) std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_THAT(Ctl({"usage"}).output,
+              testing::ContainsRegex("\nNOT SERVING: OPERATION_STUCK: .*w-1"));
+  EXPECT_THAT(Ctl({"usage", "--all-devices"}).output, HasSubstr(" OPERATION_STUCK\n"));
+  (*worker)->process().Signal(SIGCONT);
+}
+
 TEST_F(TorporctlTest, SaysSoWhenNobodyIsThere) {
   ASSERT_EQ(*daemon_->Stop(), 0);
   const Finished usage = Ctl({"usage"});
@@ -447,6 +462,13 @@ TEST(TorporctlUpgradeTest, AnotherDaemonServesAndWorkersKeepTheirMemory) {
   const Finished refused = upgrade({});
   EXPECT_EQ(refused.exit_status, 1);
   EXPECT_THAT(refused.errors, testing::StartsWith("torporctl: UNAVAILABLE KEEPER_GONE: "));
+  const auto usage_of = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {std::filesystem::absolute("client/ctl/torporctl"), "usage"});
+    const auto finished = RunProgram(flags, {{"TORPOR_RUNTIME_DIR", dir.path()}});
+    return finished.ok() ? finished->output : "";
+  };
+  EXPECT_THAT(usage_of({}), HasSubstr("\nNOT PROTECTED: KEEPER_GONE: "));
+  EXPECT_THAT(usage_of({"--all-devices"}), HasSubstr(" serves, KEEPER_GONE\n"));
   EXPECT_THAT((*worker)->Ask("check " + *weights + " 1"), IsOk());
 }
 
