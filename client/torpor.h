@@ -150,7 +150,9 @@ int torpor_describe(const torpor_session* session, torpor_session_info* info);
  * memory does not stay while it sleeps. Never waits for memory or for an operation; may be called
  * inside the work guard. On failure *address is NULL and nothing has changed.
  *   INVALID_ARGUMENT EMPTY_ALLOCATION (size 0), BAD_ALLOCATION_SIZE (negative), BAD_TAG
- *   RESOURCE_EXHAUSTED: with requested_bytes and, but for LARGER_THAN_DEVICE, available_bytes */
+ *   RESOURCE_EXHAUSTED: for want of memory with requested_bytes, and with what there is of it:
+ *     available_bytes (DEVICE_BUDGET_EXHAUSTED, RESERVATION_TOO_SMALL), most_bytes (NEVER_FITS),
+ *     total_bytes (LARGER_THAN_DEVICE), largest_range_bytes (ARENA_EXHAUSTED) */
 int torpor_allocate(torpor_session* session, const char* tag, int64_t size, void** address);
 
 /* As torpor_allocate, but waits in its turn for device memory that others have: until they free it,

@@ -64,13 +64,26 @@ void SetTimeout(grpc::ClientContext& context, Duration timeout) {
                        std::chrono::duration_cast<std::chrono::system_clock::duration>(timeout));
 }
 
-google::rpc::Status ToRpcStatus(const grpc::Status& status) {
+google::rpc::Status ToRpcStatus(const grpc::Status& status, const std::string& target) {
   google::rpc::Status rpc;
-  if (!rpc.ParseFromString(status.error_details()) || rpc.code() == 0) {
-    rpc.Clear();
-    rpc.set_code(status.error_code());
-    rpc.set_message(status.error_message());
+  if (rpc.ParseFromString(status.error_details()) && rpc.code() != 0) return rpc;
+  rpc.Clear();
+  rpc.set_code(status.error_code());
+  rpc.set_message(status.error_message());
+  if (status.ok()) return rpc;
+  google::rpc::ErrorInfo info;
+  info.set_domain("torpor");
+  info.set_reason("CALL_FAILED");
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    info.set_reason("DAEMON_UNREACHABLE");
+  } else if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    info.set_reason("CALL_DEADLINE");
+    rpc.set_message("the daemon has not answered in time");
+  } else if (status.error_code() == grpc::StatusCode::CANCELLED) {
+    info.set_reason("CALL_CANCELLED");
   }
+  (*info.mutable_metadata())["target"] = target;
+  rpc.add_details()->PackFrom(info);
   return rpc;
 }
 

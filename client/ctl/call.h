@@ -25,8 +25,10 @@ std::unique_ptr<v1::MemoryService::Stub> Connect(const std::string& target);
 
 void SetTimeout(grpc::ClientContext& context, Duration timeout);
 
-// What the daemon sent as the error's details, or else what gRPC says.
-google::rpc::Status ToRpcStatus(const grpc::Status& status);
+// What the daemon at `target` sent as the error's details. If it sent none, what gRPC says:
+//   UNAVAILABLE DAEMON_UNREACHABLE, DEADLINE_EXCEEDED CALL_DEADLINE, CANCELLED CALL_CANCELLED, else
+//   CALL_FAILED: with "target"
+google::rpc::Status ToRpcStatus(const grpc::Status& status, const std::string& target);
 google::rpc::Status ToRpcStatus(const Status& status);
 // What ToRpcStatus makes the same of.
 grpc::Status ToGrpcStatus(const Status& status);

@@ -516,8 +516,8 @@ std::string CommandHelp() {
          "\n" +
          Flags(words).set().Help() +
          "\n"
-         "Exit status: 0 done; 1 the call failed, or it is not healthy; 2 the command line is\n"
-         "wrong; 3 done for some of the daemons or selected workers only.\n";
+         "Exit status: 0 done; 1 the call failed, it is not healthy, or doctor found a problem;\n"
+         "2 the command line is wrong; 3 done for some of the daemons or selected workers only.\n";
 }
 
 }  // namespace torpor::ctl

@@ -178,6 +178,7 @@ TEST(CommandTest, HelpAndVersionWinOverTheRest) {
   EXPECT_EQ(ParseCommand({"--version"})->verb, Verb::kVersion);
   EXPECT_THAT(CommandHelp(), HasSubstr("--host-bytes=SIZE"));
   EXPECT_THAT(CommandHelp(), HasSubstr("Exit status"));
+  EXPECT_THAT(CommandHelp(), HasSubstr("doctor found a problem"));
 }
 
 TEST(CommandTest, Watch) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -85,6 +86,20 @@ Daemon OfTarget(const std::string& target) {
   return {target, "", target, runs ? Status::Ok() : NotRunning(path)};
 }
 
+// Keeps the first of those that are the same daemon: it is asked once, and counted once.
+void RemoveRepeated(std::vector<Daemon>& daemons) {
+  std::set<std::string> seen;
+  const auto repeated = [&](const Daemon& daemon) {
+    const std::string path = SocketPathOf(daemon.target);
+    std::error_code error;
+    const std::string name =
+        path.empty() ? daemon.target
+                     : "unix:" + std::filesystem::weakly_canonical(path, error).string();
+    return !seen.insert(error ? daemon.target : name).second;
+  };
+  daemons.erase(std::remove_if(daemons.begin(), daemons.end(), repeated), daemons.end());
+}
+
 Result<std::vector<Daemon>> FindDevices(const std::vector<std::string>& devices,
                                         const std::vector<std::string>& dirs) {
   std::vector<Daemon> daemons;
@@ -159,6 +174,7 @@ Result<std::vector<Daemon>> FindDaemons(const Command& command) {
   } else {
     TORPOR_ASSIGN_OR_RETURN(daemons, FindAny(several, dirs));
   }
+  RemoveRepeated(daemons);
   if (!several && !Runs(daemons.front())) return daemons.front().status;
   return daemons;
 }

@@ -103,5 +103,25 @@ TEST_F(DaemonsTest, SeveralAndThoseThatAreNotThere) {
   EXPECT_THAT((*targets)[1].status, HasReason("DAEMON_NOT_RUNNING"));
 }
 
+TEST_F(DaemonsTest, OneThatIsNamedTwiceIsAskedOnce) {
+  const UniqueFd one = Listen("host-1");
+  const UniqueFd two = Listen("host-2");
+  const auto devices = Find({"--device=host-1,host-2,host-1"});
+  ASSERT_THAT(devices, IsOk());
+  ASSERT_EQ(devices->size(), 2u);
+  EXPECT_EQ((*devices)[0].name, "host-1");
+  EXPECT_EQ((*devices)[1].name, "host-2");
+  std::filesystem::create_symlink(dir_ + "/host-1", dir_ + "/alias");
+  const auto targets =
+      Find({"--target=" + Path("host-1"), "--target=unix:" + Path("host-1"),
+            "--target=unix://" + Path("host-1"), "--target=" + Path("alias"),
+            "--target=localhost:7070", "--target=" + Path("host-2"), "--target=localhost:7070"});
+  ASSERT_THAT(targets, IsOk());
+  ASSERT_EQ(targets->size(), 3u);
+  EXPECT_EQ((*targets)[0].name, "unix:" + Path("host-1"));
+  EXPECT_EQ((*targets)[1].name, "localhost:7070");
+  EXPECT_EQ((*targets)[2].name, "unix:" + Path("host-2"));
+}
+
 }  // namespace
 }  // namespace torpor::ctl

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/ctl/call.h"
+#include "client/ctl/print.h"
 #include "client/ctl/reach.h"
 
 namespace torpor::ctl {
@@ -27,12 +28,17 @@ bool IsRefused(const grpc::Status& status) {
          status.error_code() == grpc::StatusCode::UNIMPLEMENTED;
 }
 
-// gRPC says so, and no daemon.
+// Nobody listens, as this program has found.
+bool IsNotRunning(const grpc::Status& status) {
+  return ReasonOf(ToRpcStatus(status, "")) == "DAEMON_NOT_RUNNING";
+}
+
+// Or gRPC says so, and no daemon.
 bool IsUnreachable(const grpc::Status& status) {
-  return status.error_details().empty() &&
-         (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
-          status.error_code() == grpc::StatusCode::CANCELLED);
+  if (!status.error_details().empty()) return IsNotRunning(status);
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+         status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
+         status.error_code() == grpc::StatusCode::CANCELLED;
 }
 
 // Between attempts that fail. One that is starting will soon serve.
@@ -155,7 +161,9 @@ void Follower::PollUsage() {
         MutexLock lock(mutex_);
         if (ends_) return;
         // What comes while one waits for the next daemon says less.
-        if (reachable || !IsUnreachable(status)) view_.status = ToRpcStatus(status);
+        if (reachable || !IsUnreachable(status) || IsNotRunning(status)) {
+          view_.status = ToRpcStatus(status, target_);
+        }
       }
       reachable = !IsUnreachable(status);
       // One who waits for the next daemon has waited in the call.
@@ -209,7 +217,7 @@ void Follower::FollowEvents() {
     {
       MutexLock lock(mutex_);
       operations_.Clear();
-      if (IsRefused(status)) view_.no_events = ToRpcStatus(status);
+      if (IsRefused(status)) view_.no_events = ToRpcStatus(status, target_);
       if (!begins) stale_ = true;
       wake_.NotifyAll();
     }

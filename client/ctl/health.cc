@@ -39,8 +39,8 @@ struct Check {
 
 void Ask(const Command& command, const StopOnSignal& signal, Check& check) {
   const std::string& service = command.service;
-  const auto channel =
-      Reach(check.daemon->target, command.timeout, [&] { return signal.stopped(); });
+  const std::string& target = check.daemon->target;
+  const auto channel = Reach(target, command.timeout, [&] { return signal.stopped(); });
   if (!channel.ok()) {
     check.status = ToRpcStatus(channel.status());
     return;
@@ -49,13 +49,13 @@ void Ask(const Command& command, const StopOnSignal& signal, Check& check) {
   request.set_service(service);
   const grpc::Status status =
       Health::NewStub(*channel)->Check(&check.context, request, &check.response);
-  check.status = ToRpcStatus(status);
+  check.status = ToRpcStatus(status, target);
   if (!status.ok() || check.serves()) return;
   v1::UsageResponse usage;
   const grpc::Status told =
       v1::MemoryService::NewStub(*channel)->Usage(&check.reason_context, {}, &usage);
   if (!told.ok()) {
-    check.reason = ToRpcStatus(told);
+    check.reason = ToRpcStatus(told, target);
   } else {
     check.reason = service == "torpor.keeper" ? usage.protection() : usage.health();
   }

@@ -57,6 +57,26 @@ std::string QuiescenceName(v1::Quiescence quiescence) {
   return name;
 }
 
+// Why what workers have does not outlive the daemon; empty where it does, or was not meant to: a
+// daemon that was started without a keeper will never be protected.
+std::string WhyUnprotected(const v1::UsageResponse& usage) {
+  if (usage.protection().code() == 0) return "";
+  std::string reason = ReasonOf(usage.protection());
+  return reason == "NO_KEEPER" ? "" : reason;
+}
+
+// What the daemon says that it lacks, a line for each.
+std::string PrintConditions(const v1::UsageResponse& usage) {
+  std::string text;
+  if (usage.health().code() != 0) {
+    text += "NOT SERVING: " + ReasonOf(usage.health()) + ": " + usage.health().message() + "\n";
+  }
+  if (const std::string reason = WhyUnprotected(usage); !reason.empty()) {
+    text += "NOT PROTECTED: " + reason + ": " + usage.protection().message() + "\n";
+  }
+  return text;
+}
+
 std::string PrintDevice(const v1::DeviceUsage& device, const v1::HostPoolUsage& pool) {
   std::string text = "Device " + device.uuid() + " (" + device.name() + ", " + device.driver() +
                      "): " + Size(device.total_bytes()) + "\n";
@@ -248,11 +268,15 @@ std::string PrintSum(const char* verb, const std::vector<Answer<Response>>& answ
          " devices.\n";
 }
 
-// "serves", or what is wrong.
+// "serves", or what is wrong, and why it is not protected.
 std::string State(const Answer<v1::UsageResponse>& answer) {
   if (answer.status.code() != 0) return ReasonOf(answer.status);
-  if (answer.response.health().code() != 0) return ReasonOf(answer.response.health());
-  return answer.response.device().overcommitted_bytes() > 0 ? "overcommitted" : "serves";
+  const v1::UsageResponse& usage = answer.response;
+  std::string state = usage.health().code() != 0                 ? ReasonOf(usage.health())
+                      : usage.device().overcommitted_bytes() > 0 ? "overcommitted"
+                                                                 : "serves";
+  const std::string unprotected = WhyUnprotected(usage);
+  return unprotected.empty() ? state : state + ", " + unprotected;
 }
 
 std::string PrintDevices(const std::string& heading, const UsageAnswers& answers) {
@@ -311,7 +335,8 @@ std::string ReasonOf(const google::rpc::Status& status) {
 }
 
 std::string Print(const v1::UsageResponse& usage, std::chrono::system_clock::time_point now) {
-  return PrintDevice(usage.device(), usage.host_pool()) + PrintLists("", {{"", usage, {}}}, now);
+  return PrintDevice(usage.device(), usage.host_pool()) + PrintConditions(usage) +
+         PrintLists("", {{"", usage, {}}}, now);
 }
 
 std::string Print(const v1::SleepResponse& response) {

@@ -14,6 +14,17 @@ using testing::Not;
 
 const auto kNow = std::chrono::system_clock::from_time_t(1'700'000'000);
 
+google::rpc::Status Because(const std::string& reason, const std::string& message) {
+  google::rpc::Status status;
+  status.set_code(14);
+  status.set_message(message);
+  google::rpc::ErrorInfo info;
+  info.set_reason(reason);
+  info.set_domain("torpor");
+  status.add_details()->PackFrom(info);
+  return status;
+}
+
 google::rpc::Status PoolExhausted() {
   google::rpc::Status status;
   status.set_code(8);
@@ -122,6 +133,26 @@ TEST(PrintTest, OvercommitmentIsLoud) {
   EXPECT_THAT(Print(usage, kNow), Not(HasSubstr("OVERCOMMITTED")));
   usage.mutable_device()->set_overcommitted_bytes(MiB(3).value());
   EXPECT_THAT(Print(usage, kNow), HasSubstr("OVERCOMMITTED by 3.00 MiB"));
+}
+
+TEST(PrintTest, WhatADaemonLacks) {
+  v1::UsageResponse usage;
+  const auto state = [&] { return PrintSeveral("DEVICE", {{"host-0", usage, {}}}, kNow); };
+  // One without a keeper is as it was started.
+  *usage.mutable_protection() = Because("NO_KEEPER", "it has none");
+  EXPECT_THAT(Print(usage, kNow), Not(HasSubstr("NOT ")));
+  EXPECT_THAT(state(), HasSubstr("  serves\n"));
+  *usage.mutable_protection() = Because("KEEPER_GONE", "it has ended");
+  EXPECT_THAT(Print(usage, kNow),
+              HasSubstr(" promised\nNOT PROTECTED: KEEPER_GONE: it has ended\n"));
+  EXPECT_THAT(state(), HasSubstr("  serves, KEEPER_GONE\n"));
+  *usage.mutable_health() = Because("OPERATION_STUCK", "op-1 is late");
+  EXPECT_THAT(Print(usage, kNow), HasSubstr(" promised\n"
+                                            "NOT SERVING: OPERATION_STUCK: op-1 is late\n"
+                                            "NOT PROTECTED: KEEPER_GONE: it has ended\n"));
+  EXPECT_THAT(state(), HasSubstr("  OPERATION_STUCK, KEEPER_GONE\n"));
+  usage.clear_protection();
+  EXPECT_THAT(state(), HasSubstr("  OPERATION_STUCK\n"));
 }
 
 TEST(PrintTest, ResultsOfASleep) {

@@ -1,9 +1,12 @@
 #include "client/ctl/reach.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 #include "client/ctl/call.h"
@@ -18,6 +21,26 @@ namespace {
 // Less than gRPC gives a connection: what failed after that long was no full queue.
 constexpr Duration kQueuePatience = seconds(8);
 constexpr Duration kSlice = milliseconds(100);
+
+// Why the socket at `path` takes no connection, `error` by the system's word.
+Status Refused(const std::string& path, const Status& error) {
+  struct stat socket {};
+  if (error.code() != Code::kPermissionDenied || ::stat(path.c_str(), &socket) != 0) return error;
+  constexpr mode_t kGroupMay = S_IRGRP | S_IWGRP;
+  group entry{};
+  group* found = nullptr;
+  std::array<char, 4096> text{};
+  ::getgrgid_r(socket.st_gid, &entry, text.data(), text.size(), &found);
+  const std::string name = found == nullptr ? std::to_string(socket.st_gid) : entry.gr_name;
+  const std::string advice = (socket.st_mode & kGroupMay) == kGroupMay
+                                 ? ": it is for the group " + name + ": join it, and log in again"
+                                 : ": it is for its owner alone, see --socket_mode of torpord";
+  Status status(error.code(), error.reason(), error.message() + advice);
+  for (const auto& [key, value] : error.details()) status.Add(key, value);
+  status.Add("path", path);
+  status.Add("group", name);
+  return status;
+}
 
 }  // namespace
 
@@ -47,8 +70,9 @@ Result<std::shared_ptr<grpc::Channel>> Reach(const std::string& target, Duration
     if (connected.ok() && ::fcntl(connected->get(), F_SETFL, O_NONBLOCK) == 0) {
       return ChannelOn(*std::move(connected));
     }
+    if (connected.ok()) break;
     is_full = connected.status().code() == Code::kDeadlineExceeded;
-    if (!is_full) break;
+    if (!is_full) return Refused(path, connected.status());
   }
   return channel;
 }

@@ -17,6 +17,8 @@ namespace torpor::ctl {
 // would give up at once: at most 8 s or for `patience`, and until `stopped` says so (looked at
 // every 100 ms). What it returns may not connect anew when its connection ends.
 //   UNAVAILABLE SOCKET_QUEUE_FULL: until the end
+//   UNAVAILABLE DAEMON_NOT_RUNNING: nobody listens at the socket any more
+//   PERMISSION_DENIED ERRNO_EACCES: with "path" and the "group" that the socket is for
 Result<std::shared_ptr<grpc::Channel>> Reach(const std::string& target, Duration patience,
                                              const std::function<bool()>& stopped);
 

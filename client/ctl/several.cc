@@ -84,7 +84,7 @@ bool CallAll(const Command& command, const std::vector<Daemon>& daemons,
                        : ToGrpcStatus(channel.status());
       if (status.ok()) return;
       call.answer.response.Clear();
-      call.answer.status = ToRpcStatus(status);
+      call.answer.status = ToRpcStatus(status, call.target);
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -83,7 +83,7 @@ class Caller {
       if (selector != nullptr) TellWhatBecameOf(*stub_, *selector);
       return kFailed;
     }
-    PrintFailure(ToRpcStatus(status_), command_.json);
+    PrintFailure(ToRpcStatus(status_, target_), command_.json);
     return kFailed;
   }
   template <typename Response>

@@ -93,9 +93,9 @@ class Watcher {
     const bool over =
         Bounded() && stream.begun && status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
     if (signal.stopped() || over) return;
-    stream.status = ToRpcStatus(status);
     // Without an error it would have gone on.
-    if (status.ok()) stream.status.set_code(grpc::StatusCode::UNAVAILABLE);
+    const grpc::Status ended(grpc::StatusCode::UNAVAILABLE, "the daemon ended the stream");
+    stream.status = ToRpcStatus(status.ok() ? ended : status, stream.daemon->target);
     Tell(stream);
   }
 

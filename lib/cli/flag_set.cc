@@ -16,12 +16,14 @@ struct Unit {
   std::string_view name;
   double seconds;
 };
-constexpr Unit kUnits[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}};
+constexpr Unit kUnits[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1},
+                           {"m", 60},    {"h", 3600},  {"d", 86400}};
 
 Status BadDuration(std::string_view text) {
-  return InvalidArgument("BAD_DURATION", "\"" + std::string(text) +
-                                             "\" is no duration: write it as 500ms, 5s, 2m or 1h, "
-                                             "up to a year");
+  return InvalidArgument("BAD_DURATION",
+                         "\"" + std::string(text) +
+                             "\" is no duration: write it as 500ms, 5s, 2m, 1h or 30d, "
+                             "up to a year");
 }
 
 Status BadFlag(std::string message) { return InvalidArgument("BAD_FLAG", std::move(message)); }

@@ -15,6 +15,8 @@ TEST(DurationTest, Parses) {
   EXPECT_EQ(*ParseDuration("300ms"), milliseconds(300));
   EXPECT_EQ(*ParseDuration("1.5m"), seconds(90));
   EXPECT_EQ(*ParseDuration("2h"), std::chrono::hours(2));
+  EXPECT_EQ(*ParseDuration("30d"), std::chrono::hours(720));
+  EXPECT_EQ(*ParseDuration("365d"), std::chrono::hours(8760));
   EXPECT_EQ(*ParseDuration("7us"), std::chrono::microseconds(7));
   EXPECT_EQ(*ParseDuration("0s"), Duration::zero());
 }
@@ -25,6 +27,7 @@ TEST(DurationTest, RefusesWhatIsNone) {
     EXPECT_THAT(ParseDuration(text), HasReason("BAD_DURATION")) << text;
   }
   EXPECT_THAT(ParseDuration("9000h"), HasReason("BAD_DURATION"));
+  EXPECT_THAT(ParseDuration("366d"), HasReason("BAD_DURATION"));
   EXPECT_THAT(ParseDuration(std::string(400, '9') + "s"), HasReason("BAD_DURATION"));
 }
 

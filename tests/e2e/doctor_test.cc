@@ -158,6 +158,43 @@ TEST_F(DoctorTest, ADaemonThatStandsStill) {
   EXPECT_THAT(Doctor().output, ContainsRegex("OK +daemon-usage +answered"));
 }
 
+TEST_F(DoctorTest, LooksWhereOtherCommandsFindDaemons) {
+  // Mounts of its own: /run/torpor may be there, and somebody's.
+  const std::vector<std::string> apart = {"/usr/bin/unshare", "--mount"};
+  const auto tried = RunProgram({apart[0], apart[1], "/bin/true"});
+  if (::geteuid() != 0 || !tried.ok() || tried->exit_status != 0) {
+    GTEST_SKIP() << "needs root, and the right to mount";
+  }
+  ASSERT_EQ(::chmod(dir_.path().c_str(), 0755), 0);
+  const std::string program = dir_.path() + "/torporctl";
+  std::filesystem::copy_file(std::filesystem::absolute("client/ctl/torporctl"), program);
+  const std::string folder = dir_.path() + "/run/torpor";
+  std::filesystem::create_directories(folder);
+  auto daemon = DaemonProcess::Start(folder, {"--device=host-7", "--socket_mode=0666"});
+  ASSERT_THAT(daemon, IsOk());
+  const auto doctor = [&](const std::string& variable) {
+    const auto finished =
+        RunProgram({apart[0], apart[1], "/bin/sh", "-c",
+                    "mount -t tmpfs none /run && chmod 0755 /run && mkdir /run/torpor && "
+                    "mount --bind \"$0\" /run/torpor && exec \"$@\"",
+                    folder, "/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+                    "/usr/bin/env", "-u", "TORPOR_RUNTIME_DIR", "-u", "XDG_RUNTIME_DIR", variable,
+                    program, "doctor"});
+    EXPECT_THAT(finished, IsOk());
+    EXPECT_THAT(finished->output, HasSubstr("\nDaemon host-7\n")) << finished->errors;
+    EXPECT_THAT(finished->output, ContainsRegex("OK +daemons +1 of 1 answers"));
+    return finished->output;
+  };
+  EXPECT_THAT(doctor("XDG_RUNTIME_DIR=" + dir_.path() + "/run"),
+              Not(HasSubstr("workers of this user")));
+  const std::string elsewhere = doctor("XDG_RUNTIME_DIR=" + dir_.path());
+  EXPECT_THAT(elsewhere, ContainsRegex("WARNING runtime-directory +/run/torpor"));
+  EXPECT_THAT(elsewhere, ContainsRegex("workers\\s+of\\s+this\\s+user\\s+look\\s+into"));
+  const std::string nowhere = doctor("A=1");
+  EXPECT_THAT(nowhere, ContainsRegex("WARNING runtime-directory +/run/torpor"));
+  EXPECT_THAT(nowhere, ContainsRegex("look\\s+nowhere"));
+}
+
 TEST_F(DoctorTest, AsAUserWhoMayNotConnect) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
   auto daemon = DaemonProcess::Start(dir_.path(), {"--host_pool=32MiB"});

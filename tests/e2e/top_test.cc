@@ -259,7 +259,7 @@ TEST_F(TopTest, GoesOnWithTheNextDaemon) {
   TopProcess top(dir_.path(), {});
   top.Await(HasSubstr("No workers."));
   daemon_->process().Signal(SIGKILL);
-  top.Await(HasSubstr("NOT ANSWERING UNAVAILABLE, as of "));
+  top.Await(HasSubstr("NOT ANSWERING DAEMON_NOT_RUNNING, as of "));
   ASSERT_THAT(daemon_->process().Wait(), IsOk());
   StartDaemon();
   top.Await(HasSubstr("torporctl top  SERVING"));

@@ -168,7 +168,9 @@ TEST_F(TorporctlTest, Health) {
   EXPECT_THAT(Ctl({"health", "--json"}).output, HasSubstr("\"status\": \"SERVING\""));
   const Finished unknown = Ctl({"health", "--service=dreams"});
   EXPECT_EQ(unknown.exit_status, 1);
-  EXPECT_THAT(unknown.errors, testing::StartsWith("torporctl: NOT_FOUND"));
+  EXPECT_EQ(unknown.errors,
+            "torporctl: NOT_FOUND CALL_FAILED: service name unknown\n  target  unix:" +
+                daemon_->control_socket() + "\n");
 
   auto second = DaemonProcess::Start(dir_.path(), {"--device=host-1"});
   ASSERT_THAT(second, IsOk());
@@ -184,7 +186,7 @@ TEST_F(TorporctlTest, Health) {
   daemon_->process().Signal(SIGSTOP);
   const Finished stuck = Ctl({"health", "--device=host-0", "--timeout=300ms"});
   EXPECT_EQ(stuck.exit_status, 1);
-  EXPECT_THAT(stuck.errors, testing::StartsWith("torporctl: DEADLINE_EXCEEDED"));
+  EXPECT_THAT(stuck.errors, testing::StartsWith("torporctl: DEADLINE_EXCEEDED CALL_DEADLINE: "));
   daemon_->process().Signal(SIGCONT);
 }
 
@@ -217,6 +219,35 @@ TEST_F(TorporctlTest, OthersThanRootLookInBothFolders) {
                                   "listens under /nowhere/torpor or /run/torpor\n"));
 }
 
+TEST_F(TorporctlTest, SaysWhyItCannotConnect) {
+  const Finished nobody = Ctl({"usage", "--target=127.0.0.1:1"});
+  EXPECT_EQ(nobody.exit_status, 1);
+  EXPECT_THAT(nobody.errors, testing::StartsWith("torporctl: UNAVAILABLE DAEMON_UNREACHABLE: "));
+  EXPECT_THAT(nobody.errors, HasSubstr("\n  target  127.0.0.1:1\n"));
+  EXPECT_THAT(Ctl({"usage", "--target=127.0.0.1:1", "--json"}).errors,
+              HasSubstr("\"reason\": \"DAEMON_UNREACHABLE\""));
+  if (::geteuid() != 0) return;  // only root can be somebody else
+  std::filesystem::permissions(dir_.path(), std::filesystem::perms(0755));
+  const std::string ctl = dir_.path() + "/torporctl";
+  std::filesystem::copy_file(std::filesystem::absolute("client/ctl/torporctl"), ctl);
+  const auto run = [&](const std::string& verb) {
+    const auto finished =
+        RunProgram({"/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", ctl,
+                    verb, "--target=" + daemon_->control_socket()});
+    EXPECT_THAT(finished, IsOk());
+    return finished.ok() ? finished->errors : "";
+  };
+  ASSERT_EQ(::chown(daemon_->control_socket().c_str(), 0, 65533), 0);
+  for (const char* verb : {"usage", "health", "watch"}) {
+    const std::string errors = run(verb);
+    EXPECT_THAT(errors, testing::StartsWith("torporctl: PERMISSION_DENIED ERRNO_EACCES: connect "));
+    EXPECT_THAT(errors, HasSubstr("for the group 65533: join it"));
+    EXPECT_THAT(errors, HasSubstr("\n  group  65533\n"));
+  }
+  std::filesystem::permissions(daemon_->control_socket(), std::filesystem::perms(0600));
+  EXPECT_THAT(run("usage"), HasSubstr("for its owner alone"));
+}
+
 TEST_F(TorporctlTest, CtrlCCancelsAtSeveralDaemons) {
   auto second = DaemonProcess::Start(dir_.path(), {"--device=host-1"});
   auto worker = WorkerProcess::Connect(daemon_->worker_socket(), "model");
@@ -243,6 +274,21 @@ TEST_F(TorporctlTest, CtrlCCancelsAtSeveralDaemons) {
   EXPECT_THAT(errors, testing::ContainsRegex("torporctl: host-0: CANCELLED"));
   EXPECT_THAT(errors, testing::ContainsRegex("w-1 +model +[0-9]+ +guard +weights +1 +16.00 MiB"));
   ASSERT_THAT((*worker)->Ask("guard_end"), IsOk());
+}
+
+TEST_F(TorporctlTest, UsageSaysThatAnOperationIsStuck) {
+  EXPECT_THAT(Ctl({"usage"}).output, testing::Not(HasSubstr("NOT ")));
+  auto worker = WorkerProcess::Connect(daemon_->worker_socket(), "model");
+  ASSERT_THAT(worker, IsOk());
+  ASSERT_THAT((*worker)->Allocate("weights", "16MiB", 1), IsOk());
+  (*worker)->process().Signal(SIGSTOP);
+  EXPECT_EQ(Ctl({"sleep", "--level=1", "model", "--timeout=500ms"}).exit_status, 1);
+  // It is stuck a while after its deadline.
+  while (Ctl({"health"}).exit_status == 0) std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_THAT(Ctl({"usage"}).output,
+              testing::ContainsRegex("\nNOT SERVING: OPERATION_STUCK: .*w-1"));
+  EXPECT_THAT(Ctl({"usage", "--all-devices"}).output, HasSubstr(" OPERATION_STUCK\n"));
+  (*worker)->process().Signal(SIGCONT);
 }
 
 TEST_F(TorporctlTest, SaysSoWhenNobodyIsThere) {
@@ -447,6 +493,13 @@ TEST(TorporctlUpgradeTest, AnotherDaemonServesAndWorkersKeepTheirMemory) {
   const Finished refused = upgrade({});
   EXPECT_EQ(refused.exit_status, 1);
   EXPECT_THAT(refused.errors, testing::StartsWith("torporctl: UNAVAILABLE KEEPER_GONE: "));
+  const auto usage_of = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {std::filesystem::absolute("client/ctl/torporctl"), "usage"});
+    const auto finished = RunProgram(flags, {{"TORPOR_RUNTIME_DIR", dir.path()}});
+    return finished.ok() ? finished->output : "";
+  };
+  EXPECT_THAT(usage_of({}), HasSubstr("\nNOT PROTECTED: KEEPER_GONE: "));
+  EXPECT_THAT(usage_of({"--all-devices"}), HasSubstr(" serves, KEEPER_GONE\n"));
   EXPECT_THAT((*worker)->Ask("check " + *weights + " 1"), IsOk());
 }
 

@@ -139,6 +139,7 @@ class Calls(ControlTest):
             "NEVER_FITS", self.client.reserve, "huge", {"weights": 1 << 40}, ttl=60, wait=True
         )
         self.assertLess(huge.number("most_bytes"), 1 << 40)
+        self.assertIsNone(huge.number("available_bytes"))
         self.assertIsInstance(
             self.assert_fails("UNKNOWN_WORKER", self.client.wake_up, "nobody"), LookupError
         )

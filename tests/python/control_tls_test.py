@@ -1,6 +1,7 @@
 """torpor.control over TCP with certificates that openssl makes."""
 
 import asyncio
+import dataclasses
 import os
 import pathlib
 import subprocess
@@ -73,6 +74,28 @@ class ControlTlsTest(DaemonTest):
         for tls in (None, self.tls("ops.example", name=None)):
             with Client(self.target, tls=tls, timeout=10) as client:
                 self.assert_fails("DAEMON_UNREACHABLE", client.usage)
+
+    def test_files_that_gRPC_would_not_use(self):
+        def check(at, **given):
+            for kind in (Client, AsyncClient):
+                tls = dataclasses.replace(self.tls("ops.example"), **given)
+                error = self.assert_fails("BAD_TLS_FILE", kind, self.target, tls=tls)
+                self.assertEqual(error.details["path"], str(at))
+
+        other = self.folder / "nobody.example.key"
+        check(other, key=other)
+        text = self.folder / "text"
+        text.write_text("no certificate\n")
+        for field in ("ca", "cert", "key"):
+            check(text, **{field: text})
+        damaged = self.folder / "damaged"
+        damaged.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+        check(damaged, cert=damaged)
+        locked = self.folder / "locked.key"
+        key = self.folder / "ops.example.key"
+        command = ["openssl", "pkey", "-aes256", "-passout", "pass:x", "-in", key, "-out", locked]
+        subprocess.run(command, check=True)
+        check(locked, key=locked)
 
     def test_environment(self):
         names = {"CA": "ca.pem", "CERT": "ops.example.pem", "KEY": "ops.example.key"}

@@ -191,6 +191,9 @@ class CtypesTest(DaemonTest):
         self.assertIn("RESOURCE_EXHAUSTED DEVICE_BUDGET_EXHAUSTED", str(error))
         self.session.free(hog)
         self.session.free(0)
+        error = self.assert_fails("LARGER_THAN_DEVICE", self.session.allocate, "more", 1 << 50)
+        self.assertEqual(error.number("total_bytes"), 640 * MIB)
+        self.assertIsNone(error.number("available_bytes"))
 
     def test_an_allocation_waits_for_its_turn(self):
         hog = self.session.allocate("weights", 600 * MIB)

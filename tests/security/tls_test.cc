@@ -313,6 +313,18 @@ TEST_F(TlsTest, TorporctlSaysWhoItIs) {
               HasSubstr("ssl_transport_security"));
   EXPECT_EQ(run({flags[0], flags[1]}).exit_status, 2);
   EXPECT_THAT(run({"--tls-ca=/none", flags[1], flags[2]}).errors, HasSubstr("BAD_TLS_FILE"));
+  const Finished mixed = run({flags[0], flags[1], "--tls-key=" + key("nobody")});
+  EXPECT_EQ(mixed.exit_status, 2);
+  EXPECT_THAT(mixed.errors,
+              testing::StartsWith("torporctl: INVALID_ARGUMENT BAD_TLS_FILE: " + key("nobody") +
+                                  " is not the private key of " + pem("operator") + "\n"));
+  EXPECT_THAT(run({flags[0], "--tls-cert=" + key("operator"), flags[2]}).errors,
+              HasSubstr("BAD_TLS_FILE: " + key("operator") + " has no certificate"));
+  EXPECT_THAT(run({"--tls-ca=" + key("ca"), flags[1], flags[2]}).errors,
+              HasSubstr("BAD_TLS_FILE: " + key("ca") + " has no certificate of an authority"));
+  ASSERT_EQ(RunShell("openssl pkey -aes256 -passout pass:x -in operator.key -out sealed.key"), 0);
+  EXPECT_THAT(run({flags[0], flags[1], "--tls-key=" + key("sealed")}).errors,
+              HasSubstr("BAD_TLS_FILE: " + key("sealed") + " has a passphrase"));
   // A socket needs none of it.
   const auto socket =
       RunProgram({program, "usage", "--target=" + daemon_->control_socket()}, environment);

@@ -43,8 +43,8 @@ const std::vector<Check>& Catalog() {
       {"Daemon", "daemon-pool-size",
        "A sleep for which the host pool has no room is refused (HOST_MEMORY_EXHAUSTED)."},
       {"Daemon", "daemon-workers",
-       "A daemon that does not see a worker's process cannot tell that it has ended, and after a "
-       "restart waits the whole grace time for it."},
+       "What a worker has can move only while it answers; for one whose process the daemon does "
+       "not see it waits the whole grace time after a restart."},
       {"Daemon", "daemon-descriptors",
        "Each piece of device memory is a descriptor: without one an allocation is refused "
        "(FILE_DESCRIPTORS_EXHAUSTED)."},

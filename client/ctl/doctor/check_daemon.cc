@@ -5,6 +5,7 @@
 
 #include "client/ctl/doctor/check_daemon_process.h"
 #include "client/ctl/doctor/checks.h"
+#include "client/ctl/doctor/keepers.h"
 #include "lib/base/units.h"
 #include "lib/cli/flag_set.h"
 
@@ -14,14 +15,6 @@ namespace {
 using State = SocketState::State;
 
 std::string Size(int64_t bytes) { return FormatBytes(Bytes(bytes)); }
-
-std::vector<std::string> KeeperPids(const Node& node) {
-  std::vector<std::string> pids;
-  for (const std::string& pid : node.List("/proc")) {
-    if (node.Line("/proc/" + pid + "/comm") == "torpor-keeper") pids.push_back(pid);
-  }
-  return pids;
-}
 
 Finding Forbidden(const Node& node, const DaemonSurvey& daemon) {
   const bool control = daemon.control.state == State::kForbidden;
@@ -60,7 +53,8 @@ Finding Forbidden(const Node& node, const DaemonSurvey& daemon) {
 }
 
 Finding Stale(const Node& node, const DaemonSurvey& daemon) {
-  const std::vector<std::string> keepers = KeeperPids(node);
+  const std::vector<std::string> keepers =
+      KeepersOf(node, daemon.device, daemon.folder.substr(0, daemon.folder.rfind('/')));
   const std::string last =
       daemon.lock_pid > 0 ? " (the last one was pid " + std::to_string(daemon.lock_pid) + ")" : "";
   const bool cuda =

@@ -3,7 +3,9 @@
 #include <sys/sysmacros.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "client/ctl/doctor/check_daemon_process.h"
 #include "client/ctl/doctor/checks.h"
@@ -79,6 +81,29 @@ TEST_F(CheckDaemonTest, StaleSockets) {
   Write("/proc/90/comm", "torpor-keeper\n");
   EXPECT_THAT(Check("daemon-socket").remedy, HasSubstr("A torpor-keeper runs (pid 90)"));
   EXPECT_EQ(CheckDaemon(TheNode(), daemon_, gpus_, "0.1.0", seconds(5)).size(), 1u);
+}
+
+TEST_F(CheckDaemonTest, KeepersThatAreNotItsOwn) {
+  daemon_.control.state = daemon_.worker.state = State::kStale;
+  const auto add = [&](const std::string& pid, std::string line, const std::string& state = "S") {
+    std::replace(line.begin(), line.end(), ' ', '\0');
+    Write("/proc/" + pid + "/comm", "torpor-keeper\n");
+    Write("/proc/" + pid + "/status", "Name:\ttorpor-keeper\nState:\t" + state + " (x)\n");
+    Write("/proc/" + pid + "/cmdline", line + '\0');
+  };
+  const std::string own = "torpor-keeper -- torpord --device=" + std::string(kGpu);
+  add("91", own, "Z");
+  add("92", "torpor-keeper -- torpord --device=GPU-2");
+  add("93", own + " --runtime_dir=/run/user/7/torpor");
+  add("94", "torpor-keeper -- torpord");
+  Write("/proc/94/environ", std::string("A=1") + '\0' + "TORPOR_RUNTIME_DIR=/tmp/x" + '\0');
+  EXPECT_THAT(Check("daemon-socket").remedy, HasSubstr("Start it again"));
+  add("95", "torpor-keeper -- torpord");
+  EXPECT_THAT(Check("daemon-socket").remedy, HasSubstr("A torpor-keeper runs (pid 95)"));
+  add("96", own);
+  EXPECT_THAT(Check("daemon-socket").remedy, HasSubstr("A torpor-keeper runs (pid 96)"));
+  add("97", own + " --runtime-dir /run/torpor/");
+  EXPECT_THAT(Check("daemon-socket").remedy, HasSubstr("A torpor-keeper runs (pid 96, 97)"));
 }
 
 TEST_F(CheckDaemonTest, SocketsOfAGroup) {

@@ -311,9 +311,10 @@ TEST_F(CheckSystemdTest, Units) {
 class CheckRuntimeDirTest : public NodeTest {
  protected:
   Finding Check(const std::string& name) {
-    return Find(CheckRuntimeDir(TheNode(), dir_, daemons_, ""), name);
+    return Find(CheckRuntimeDir(TheNode(), dir_, workers_, daemons_, ""), name);
   }
-  Result<std::string> dir_ = std::string("/run/torpor");
+  std::string dir_ = "/run/torpor";
+  Result<std::string> workers_ = std::string("/run/torpor");
   std::vector<DaemonSurvey> daemons_;
 };
 
@@ -333,9 +334,18 @@ TEST_F(CheckRuntimeDirTest, Folder) {
 
 TEST_F(CheckRuntimeDirTest, ElsewhereOrNowhere) {
   MakeFolder("/run/torpor");
-  dir_ = std::string("/run/user/1000/torpor");
+  dir_ = "/run/user/1000/torpor";
   EXPECT_THAT(Check("runtime-directory").found, HasSubstr("but /run/torpor is"));
-  dir_ = FailedPrecondition("NO_RUNTIME_DIR", "neither is set");
+  dir_ = "/run/torpor";
+  workers_ = std::string("/run/user/1000/torpor");
+  EXPECT_EQ(Check("runtime-directory").verdict, Verdict::kWarning);
+  EXPECT_THAT(Check("runtime-directory").found,
+              HasSubstr("; workers of this user look into /run/user/1000/torpor"));
+  workers_ = FailedPrecondition("NO_RUNTIME_DIR", "neither is set");
+  EXPECT_EQ(Check("runtime-directory").verdict, Verdict::kWarning);
+  EXPECT_THAT(Check("runtime-directory").found, HasSubstr("look nowhere: neither is set"));
+  EXPECT_THAT(Check("runtime-directory").remedy, HasSubstr("TORPOR_RUNTIME_DIR=/run/torpor"));
+  std::filesystem::remove_all(root_.path() + "/run/torpor");
   EXPECT_EQ(Check("runtime-directory").verdict, Verdict::kProblem);
 }
 

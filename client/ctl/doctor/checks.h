@@ -18,8 +18,9 @@ namespace torpor::ctl::doctor {
 
 Findings CheckDriver(const Node& node, const GpuSurvey& gpus);
 Findings CheckDeviceNodes(const Node& node);
-// `dir`: or why there is none.
-Findings CheckRuntimeDir(const Node& node, const Result<std::string>& dir,
+// `dir`: the one that was looked at. `workers`: where workers of this user look; or why nowhere.
+Findings CheckRuntimeDir(const Node& node, const std::string& dir,
+                         const Result<std::string>& workers,
                          const std::vector<DaemonSurvey>& daemons, const std::string& device);
 // `version`: of this program.
 Findings CheckDaemon(const Node& node, const DaemonSurvey& daemon, const GpuSurvey& gpus,

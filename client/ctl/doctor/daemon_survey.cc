@@ -91,7 +91,8 @@ bool IsLocked(const Node& node, const std::string& path) {
 }
 
 void Ask(const std::string& socket, DaemonSurvey& daemon, Duration limit) {
-  const auto stub = Connect("unix:" + socket);
+  const std::string target = "unix:" + socket;
+  const auto stub = Connect(target);
   grpc::ClientContext context;
   SetTimeout(context, limit);
   // Somebody listens. Else a daemon that is stopped would look like none.
@@ -105,7 +106,7 @@ void Ask(const std::string& socket, DaemonSurvey& daemon, Duration limit) {
   } else if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     daemon.usage_silent = true;
   } else {
-    daemon.usage_error = PrintError(ToRpcStatus(status));
+    daemon.usage_error = PrintError(ToRpcStatus(status, target));
   }
 }
 

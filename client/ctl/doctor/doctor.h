@@ -8,7 +8,7 @@
 namespace torpor::ctl::doctor {
 
 struct Options {
-  std::string runtime_dir;  // empty: the default one
+  std::string runtime_dir;  // empty: the one in which other commands find daemons
   std::string device;       // of the daemons only this one; empty: all
   bool json = false;
   Duration limit = seconds(15);  // for each question that may not be answered

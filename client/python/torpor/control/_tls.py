@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import ssl
 
 import grpc
 
@@ -44,7 +45,9 @@ class Tls:
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Raises InvalidArgument BAD_TLS_FILE with the detail `path`."""
-        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
+        contents = _read(self.ca), _read(self.key), _read(self.cert)
+        _check(self)
+        return grpc.ssl_channel_credentials(*contents)
 
 
 def for_target(target: str, given: Tls | None) -> Tls | None:
@@ -52,6 +55,33 @@ def for_target(target: str, given: Tls | None) -> Tls | None:
     if target.startswith("unix:"):
         return None
     return given or Tls.from_environment()
+
+
+def _check(files: Tls) -> None:
+    """gRPC says nothing of files that it cannot use: its calls fail as if nobody answered."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for path in (files.ca, files.cert):
+        try:
+            context.load_verify_locations(cafile=path)
+        except OSError as error:
+            raise _bad_file(path, f"has no certificate in PEM: {error}") from error
+    asked: list[bool] = []
+
+    def no_passphrase() -> str:
+        asked.append(True)
+        return ""
+
+    try:
+        context.load_cert_chain(files.cert, files.key, no_passphrase)
+    except (OSError, ValueError) as error:
+        if asked:
+            advice = f"write it without, `openssl pkey -in {files.key}`, in a file of mode 0600"
+            raise _bad_file(files.key, f"has a passphrase: {advice}") from error
+        raise _bad_file(files.key, f"is not the private key of {files.cert}: {error}") from error
+
+
+def _bad_file(path: str | os.PathLike[str], what: str) -> errors.InvalidArgument:
+    return errors.InvalidArgument("BAD_TLS_FILE", f"{path} {what}", {"path": str(path)})
 
 
 def _read(path: str | os.PathLike[str]) -> bytes:
