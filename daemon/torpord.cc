@@ -29,6 +29,7 @@
 #include "daemon/keeper/protocol.h"
 #include "daemon/keeper/remote_keeper.h"
 #include "daemon/log.h"
+#include "daemon/log_limit.h"
 #include "daemon/metrics/http_endpoint.h"
 #include "daemon/metrics/metrics.h"
 #include "daemon/open_driver.h"
@@ -358,7 +359,10 @@ Status Serve(const Flags& flags, const Decorators& decorators, StopSignals& sign
   // meanwhile. Returns if the daemon is to stop instead.
   const auto hand_over = [&] {
     for (TimePoint told{}; !signals.stops(); std::this_thread::sleep_for(milliseconds(50))) {
-      if (keeper->Answers()) ::_exit(keeper::kHandOverStatus);
+      if (keeper->Answers()) {
+        log::Limit::TellAll(true);
+        ::_exit(keeper::kHandOverStatus);
+      }
       if (told != TimePoint() && Clock::Real().Now() < told + seconds(5)) continue;
       told = Clock::Real().Now();
       log::Error("the hand-over waits for a keeper: {}", core->Protection());
@@ -405,6 +409,8 @@ int RunTorpord(const std::vector<std::string>& arguments, const Decorators& deco
   std::signal(SIGPIPE, SIG_IGN);
   StopSignals signals;
   if (const Status taken = signals.Take(); !taken.ok()) return fail(taken);
+  log::RestTeller rest_teller;
+  if (const Status started = rest_teller.Start(); !started.ok()) return fail(started);
   const Status served = Serve(*flags, decorators, signals);
   if (!served.ok()) return fail(served);
   log::Info("stopped");
