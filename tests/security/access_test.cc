@@ -536,7 +536,8 @@ TEST_F(RolesTest, ABrokenFileStopsNoDaemonThatHasAKeeper) {
       ASSERT_EQ(::chmod(file().c_str(), 0666), 0);
     }
     const grpc::Status no = upgrade(&upgraded);
-    EXPECT_EQ(Outcome(no), broken == "none" ? "ERRNO_ENOENT" : "BAD_ACCESS_FILE");
+    EXPECT_EQ(Outcome(no), "BAD_ACCESS_FILE");
+    EXPECT_EQ(no.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     // By the way that does not ask.
     const auto before = keeper.daemon();
     ASSERT_THAT(before, IsOk());
@@ -555,7 +556,8 @@ TEST_F(RolesTest, ABrokenFileStopsNoDaemonThatHasAKeeper) {
     EXPECT_EQ(sleep(kReader), "ACCESS_DENIED");
     EXPECT_EQ(sleep(kNobody), "ACCESS_DENIED");
     EXPECT_THAT((*worker)->Ask("wake"), IsOk());
-    EXPECT_THAT(keeper.log(), HasSubstr("error the access file is wrong: "));
+    EXPECT_THAT(keeper.log(),
+                HasSubstr("error the access file is wrong: INVALID_ARGUMENT BAD_ACCESS_FILE: "));
   }
   // What is good is taken up, and is what is good from then on.
   ASSERT_EQ(::chmod(file().c_str(), 0644), 0);
@@ -594,7 +596,8 @@ TEST_F(RolesTest, WithoutADaemonBeforeItNoneStartsWithABrokenFile) {
   const auto tries = [&] {
     const std::string log = keeper.log();
     size_t count = 0;
-    for (size_t at = 0; (at = log.find("BAD_ACCESS_FILE", at)) != std::string::npos; ++at) ++count;
+    const std::string wrong = "torpord: INVALID_ARGUMENT BAD_ACCESS_FILE: ";
+    for (size_t at = 0; (at = log.find(wrong, at)) != std::string::npos; ++at) ++count;
     return count;
   };
   const TimePoint until = Clock::Real().Now() + kPatience / 2;
