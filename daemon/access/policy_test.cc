@@ -150,6 +150,9 @@ TEST(PolicyTest, TheExampleIsRight) {
   EXPECT_EQ(policy.Judge(Peer(0, 0)).roles, kOperator);
   EXPECT_EQ(policy.Judge(Peer(5, 5, {61900})).roles, kWorker);
   EXPECT_EQ(policy.Judge(Certificate({"dns:orchestrator.example"})).roles, kOperator);
+  EXPECT_EQ(policy.Judge(Peer(998, 998)).roles, kReader);
+  // Whoever has no number in the user namespace.
+  EXPECT_EQ(policy.Judge(Peer(65534, 65534)).roles, kNobody);
 }
 
 }  // namespace
