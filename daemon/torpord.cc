@@ -402,7 +402,7 @@ int RunTorpord(const std::vector<std::string>& arguments, const Decorators& deco
   const Result<Flags> flags = ParseFlags(arguments);
   if (!flags.ok()) {
     std::fprintf(stderr, "torpord: %s (--help lists the flags)\n",
-                 flags.status().message().c_str());
+                 flags.status().ToString().c_str());
     return 2;
   }
   if (flags->help) {
