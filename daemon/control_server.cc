@@ -8,16 +8,14 @@
 #include <sys/socket.h>
 
 #include <chrono>
-#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <future>
-#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 
-#include "daemon/log.h"
+#include "daemon/log_limit.h"
 
 namespace torpor {
 namespace {
@@ -27,22 +25,15 @@ constexpr int kMaxRequestBytes = 1 << 20;
 constexpr int kHandshakeTimeoutMs = 10'000;
 // More than all calls that may wait for memory: what is beyond that waits at the client.
 constexpr int kStreamsOfConnection = 2048;
-constexpr Duration kGrpcLogInterval = seconds(5);
 constexpr Duration kForLastAnswers = milliseconds(200);
 constexpr Duration kForCancelledCalls = milliseconds(300);
 
 // gRPC tells of each handshake that fails: a stranger could fill the disk.
 void TellOfGrpc(gpr_log_func_args* told) {
-  static Mutex mutex;
-  static int64_t count = 0;
-  static std::optional<TimePoint> last;
-  MutexLock lock(mutex);
-  ++count;
-  const TimePoint now = Clock::Real().Now();
-  if (last.has_value() && now < *last + kGrpcLogInterval) return;
-  log::Warning("gRPC: {} errors, the last: {}", count, told->message);
-  count = 0;
-  last = now;
+  // Never destroyed: threads of gRPC may end after main.
+  static auto* const limit = new log::Limit;
+  limit->Write(log::Level::kWarning, told->file + (':' + std::to_string(told->line)), "gRPC: {}",
+               told->message);
 }
 
 bool IsOf(int fd, int port) {

@@ -66,7 +66,8 @@ struct Flags {
   bool version = false;
 };
 
-// INVALID_ARGUMENT BAD_FLAG, NOT_LOOPBACK with a message of one line.
+// INVALID_ARGUMENT BAD_FLAG, BAD_SIZE, BAD_DURATION, BAD_LOG_LEVEL, BAD_LISTEN_ADDRESS,
+// NOT_LOOPBACK with a message of one line.
 Result<Flags> ParseFlags(const std::vector<std::string>& arguments);
 std::string FlagsHelp();
 

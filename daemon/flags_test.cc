@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/base/status_matchers.h"
@@ -19,7 +20,7 @@ TEST(FlagsTest, MetricsMayBeReachedFromOtherMachines) {
   ASSERT_THAT(flags, IsOk());
   EXPECT_EQ(flags->metrics->ToString(), "0.0.0.0:9877");
   EXPECT_THAT(ParseFlags({"--metrics=[2001:db8::1]:9877"}), IsOk());
-  EXPECT_THAT(ParseFlags({"--metrics=localhost:9877"}), HasReason("BAD_FLAG"));
+  EXPECT_THAT(ParseFlags({"--metrics=localhost:9877"}), HasReason("BAD_LISTEN_ADDRESS"));
   EXPECT_THAT(ParseFlags({"--listen=0.0.0.0:9877"}), HasReason("NOT_LOOPBACK"));
 }
 
@@ -64,14 +65,27 @@ TEST(FlagsTest, TakesAll) {
 }
 
 TEST(FlagsTest, RefusalsAreOneLineThatNamesTheFlag) {
-  for (const std::string flag :
-       {"--driver=gpu", "--listen=localhost:1", "--host_pool=lots", "--host_pool=-1",
-        "--pool_memory=hugetlb", "--pin_pool=never", "--safety_reserve=1XB", "--worker_deadline=5",
-        "--default_deadline=0s", "--host_device_memory=", "--socket_mode=0990",
-        "--socket_mode=0066", "--socket_mode=17777", "--log_level=loud",
-        "--require_reservation=maybe", "--no_such_flag"}) {
+  const std::pair<std::string, const char*> cases[] = {
+      {"--driver=gpu", "BAD_FLAG"},
+      {"--listen=localhost:1", "BAD_LISTEN_ADDRESS"},
+      {"--host_pool=lots", "BAD_SIZE"},
+      {"--host_pool=-1", "BAD_SIZE"},
+      {"--pool_memory=hugetlb", "BAD_FLAG"},
+      {"--pin_pool=never", "BAD_FLAG"},
+      {"--safety_reserve=1XB", "BAD_SIZE"},
+      {"--worker_deadline=5", "BAD_DURATION"},
+      {"--default_deadline=0s", "BAD_FLAG"},
+      {"--host_device_memory=", "BAD_SIZE"},
+      {"--socket_mode=0990", "BAD_FLAG"},
+      {"--socket_mode=0066", "BAD_FLAG"},
+      {"--socket_mode=17777", "BAD_FLAG"},
+      {"--log_level=loud", "BAD_LOG_LEVEL"},
+      {"--require_reservation=maybe", "BAD_FLAG"},
+      {"--no_such_flag", "BAD_FLAG"},
+  };
+  for (const auto& [flag, reason] : cases) {
     const Result<Flags> flags = ParseFlags({flag});
-    ASSERT_THAT(flags, HasReason("BAD_FLAG")) << flag;
+    ASSERT_THAT(flags, HasReason(reason)) << flag;
     EXPECT_THAT(flags.status().message(), HasSubstr(flag.substr(0, flag.find('=')))) << flag;
     EXPECT_THAT(flags.status().message(), Not(HasSubstr("\n")));
   }

@@ -36,8 +36,9 @@ spdlog::logger& Logger() {
 // A name that a worker chose must not look like a line of its own, nor fill the disk.
 constexpr size_t kLongestLine = 4096;
 
-// `text` without control characters (C1 in UTF-8 as well), of at most kLongestLine bytes and a word
-// about what was cut.
+}  // namespace
+
+// C1 in UTF-8 counts as control characters, too.
 std::string OneLine(std::string_view text) {
   const auto byte = [text](size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
@@ -71,8 +72,6 @@ std::string OneLine(std::string_view text) {
   return line;
 }
 
-}  // namespace
-
 Result<Level> ParseLevel(std::string_view name) {
   if (name == "debug") return Level::kDebug;
   if (name == "info") return Level::kInfo;
@@ -87,9 +86,11 @@ void SetLevel(Level level) { Logger().set_level(ToSpdlog(level)); }
 bool Enabled(Level level) { return Logger().should_log(ToSpdlog(level)); }
 
 void Write(Level level, std::string_view line) {
-  if (!Enabled(level)) return;
-  const std::string shown = OneLine(line);
-  Logger().log(ToSpdlog(level), spdlog::string_view_t(shown.data(), shown.size()));
+  if (Enabled(level)) WriteAsIs(level, OneLine(line));
+}
+
+void WriteAsIs(Level level, std::string_view line) {
+  Logger().log(ToSpdlog(level), spdlog::string_view_t(line.data(), line.size()));
 }
 
 }  // namespace torpor::log

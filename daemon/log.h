@@ -3,6 +3,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -19,8 +20,12 @@ Result<Level> ParseLevel(std::string_view name);
 // Drops what is below `level`. Info until called.
 void SetLevel(Level level);
 bool Enabled(Level level);
-// One line whatever is in it: control characters are escaped, what is beyond 4 KiB is cut.
+// Writes OneLine(line).
 void Write(Level level, std::string_view line);
+// Control characters are escaped, what is beyond 4 KiB is cut.
+std::string OneLine(std::string_view text);
+// What has come from OneLine.
+void WriteAsIs(Level level, std::string_view line);
 
 template <typename... Args>
 void Format(Level level, fmt::format_string<Args...> format, Args&&... args) {

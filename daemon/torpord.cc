@@ -29,6 +29,7 @@
 #include "daemon/keeper/protocol.h"
 #include "daemon/keeper/remote_keeper.h"
 #include "daemon/log.h"
+#include "daemon/log_limit.h"
 #include "daemon/metrics/http_endpoint.h"
 #include "daemon/metrics/metrics.h"
 #include "daemon/open_driver.h"
@@ -78,13 +79,23 @@ Result<Bytes> ChooseSafetyReserve(const Flags& flags, Bytes total) {
       .With("total_bytes", total.value());
 }
 
+// How the daemon ends.
+struct End {
+  End(Status why)  // NOLINT
+      : status(std::move(why)), exit_status(ExitStatus(status)) {}
+  End(Status why, int exit) : status(std::move(why)), exit_status(exit) {}
+
+  static int ExitStatus(const Status& status) {
+    if (status.ok()) return 0;
+    return status.code() == Code::kInvalidArgument ? 2 : 1;
+  }
+
+  Status status;
+  int exit_status;
+};
+
 // An error that another start may not meet, whatever its code: the keeper takes status 2 as final.
-Status NotTheCommandLine(const Status& status) {
-  if (status.code() != Code::kInvalidArgument) return status;
-  Status other = Internal(status.reason(), status.message());
-  for (const auto& [key, value] : status.details()) other.Add(key, value);
-  return other;
-}
+End NotTheCommandLine(const Status& status) { return {status, 1}; }
 
 // Whether what workers have outlives the daemon, and if not, why.
 Status ProtectionBy(const RemoteKeeper& keeper) {
@@ -203,10 +214,11 @@ Result<Named> LookUp(const Flags& flags) {
   return named;
 }
 
-Status Serve(const Flags& flags, const Decorators& decorators, StopSignals& signals) {
+End Serve(const Flags& flags, const Decorators& decorators, StopSignals& signals) {
   auto named = LookUp(flags);
   // With a keeper that is not final: it can be mended, and there may be workers that wait.
-  if (!named.ok()) return flags.keeper.empty() ? named.status() : NotTheCommandLine(named.status());
+  if (!named.ok() && !flags.keeper.empty()) return NotTheCommandLine(named.status());
+  if (!named.ok()) return named.status();
   if (!named->policy.ok() && flags.keeper.empty()) return named->policy.status();
   TORPOR_ASSIGN_OR_RETURN(std::unique_ptr<Driver> driver, OpenDriver(flags));
   if (decorators.driver != nullptr) driver = decorators.driver(std::move(driver));
@@ -358,7 +370,10 @@ Status Serve(const Flags& flags, const Decorators& decorators, StopSignals& sign
   // meanwhile. Returns if the daemon is to stop instead.
   const auto hand_over = [&] {
     for (TimePoint told{}; !signals.stops(); std::this_thread::sleep_for(milliseconds(50))) {
-      if (keeper->Answers()) ::_exit(keeper::kHandOverStatus);
+      if (keeper->Answers()) {
+        log::Limit::TellAll(true);
+        ::_exit(keeper::kHandOverStatus);
+      }
       if (told != TimePoint() && Clock::Real().Now() < told + seconds(5)) continue;
       told = Clock::Real().Now();
       log::Error("the hand-over waits for a keeper: {}", core->Protection());
@@ -380,14 +395,14 @@ Status Serve(const Flags& flags, const Decorators& decorators, StopSignals& sign
 }  // namespace
 
 int RunTorpord(const std::vector<std::string>& arguments, const Decorators& decorators) {
-  const auto fail = [](const Status& status) {
-    std::fprintf(stderr, "torpord: %s\n", status.ToString().c_str());
-    return status.code() == Code::kInvalidArgument ? 2 : 1;
+  const auto fail = [](const End& end) {
+    std::fprintf(stderr, "torpord: %s\n", end.status.ToString().c_str());
+    return end.exit_status;
   };
   const Result<Flags> flags = ParseFlags(arguments);
   if (!flags.ok()) {
     std::fprintf(stderr, "torpord: %s (--help lists the flags)\n",
-                 flags.status().message().c_str());
+                 flags.status().ToString().c_str());
     return 2;
   }
   if (flags->help) {
@@ -405,8 +420,10 @@ int RunTorpord(const std::vector<std::string>& arguments, const Decorators& deco
   std::signal(SIGPIPE, SIG_IGN);
   StopSignals signals;
   if (const Status taken = signals.Take(); !taken.ok()) return fail(taken);
-  const Status served = Serve(*flags, decorators, signals);
-  if (!served.ok()) return fail(served);
+  log::RestTeller rest_teller;
+  if (const Status started = rest_teller.Start(); !started.ok()) return fail(started);
+  const End end = Serve(*flags, decorators, signals);
+  if (!end.status.ok()) return fail(end);
   log::Info("stopped");
   return 0;
 }

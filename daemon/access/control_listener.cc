@@ -12,14 +12,12 @@
 #include <tuple>
 #include <utility>
 
-#include "daemon/log.h"
 #include "daemon/operation/tasks.h"
 
 namespace torpor::access {
 namespace {
 
 constexpr Duration kAcceptPause = milliseconds(50);
-constexpr Duration kLogInterval = seconds(10);
 constexpr size_t kMostConnections = 1024;
 constexpr size_t kFewestConnections = 8;
 constexpr int kAcceptsInARow = 64;  // until those that have ended are looked for
@@ -108,7 +106,10 @@ bool ControlListener::AcceptOne() {
   }
   if (error == 0) {
     const auto peer = net::GetPeerCredentials(socket.get());
-    if (!peer.ok()) log::Warning("a connection of somebody unknown: {}", peer.status());
+    if (!peer.ok()) {
+      log_.Write(log::Level::kWarning, "unknown", "a connection of somebody unknown: {}",
+                 peer.status());
+    }
     if (peer.ok()) connection.user = peer->uid;
     connection.stranger =
         options_.is_stranger != nullptr && (!peer.ok() || options_.is_stranger(*peer));
@@ -128,7 +129,8 @@ bool ControlListener::AcceptOne() {
   }
   if (stopping_ || error == EAGAIN) return false;
   if (error == EINTR || error == ECONNABORTED) return true;
-  Log(ErrnoStatus(error, "accept a connection").ToString());
+  const Status why = ErrnoStatus(error, "accept a connection");
+  Log(why.reason(), why.ToString());
   socket.Reset();
   if (error == EMFILE || error == ENFILE) {
     // Those that wait are told that they wait in vain, and one that is open makes room.
@@ -148,7 +150,8 @@ bool ControlListener::ComesTooFast() {
     strangers_in_it_ = 0;
   }
   if (++strangers_in_it_ <= kStrangersPerSecond) return false;
-  Log("one without a role, of more than " + std::to_string(kStrangersPerSecond) + " in a second");
+  Log("strangers",
+      "one without a role, of more than " + std::to_string(kStrangersPerSecond) + " in a second");
   return true;
 }
 
@@ -171,21 +174,16 @@ void ControlListener::MakeRoom(bool among_strangers, const char* why) {
       std::min_element(connections_.begin(), connections_.end(),
                        [&](const Connection& a, const Connection& b) { return key(a) < key(b); });
   ::shutdown(loser->watch.get(), SHUT_RDWR);
-  Log((loser->user.has_value() ? "one of " + std::to_string(counts[loser->user]) + " of uid " +
-                                     std::to_string(*loser->user)
-                               : "one of somebody unknown") +
-      ", of " + std::to_string(all) + " in all: " + why);
+  const std::string whose =
+      loser->user.has_value() ? "uid " + std::to_string(*loser->user) : "somebody unknown";
+  Log(whose, "one of " + std::to_string(counts[loser->user]) + " of " + whose + ", of " +
+                 std::to_string(all) + " in all: " + why);
   connections_.erase(loser);
   count_ = connections_.size();
 }
 
-void ControlListener::Log(const std::string& what) {
-  ++closed_;
-  const TimePoint now = Clock::Real().Now();
-  if (logged_.has_value() && now < *logged_ + kLogInterval) return;
-  log::Error("{} connections of the control socket closed, the last: {}", closed_, what);
-  closed_ = 0;
-  logged_ = now;
+void ControlListener::Log(const std::string& kind, const std::string& what) {
+  log_.Write(log::Level::kError, kind, "a connection of the control socket closed: {}", what);
 }
 
 }  // namespace torpor::access

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/access/peers.h"
+#include "daemon/log_limit.h"
 #include "lib/base/clock.h"
 #include "lib/base/status.h"
 #include "lib/base/unique_fd.h"
@@ -74,18 +75,17 @@ class ControlListener {
   bool AcceptOne();
   bool ComesTooFast();
   void MakeRoom(bool among_strangers, const char* why);
-  void Log(const std::string& what);
+  void Log(const std::string& kind, const std::string& what);
 
   const UniqueFd listener_;
   const Options options_;
   Peers& peers_;
   const Take take_;
-  std::vector<Connection> connections_;  // the thread's while it runs, as are the next five
+  std::vector<Connection> connections_;  // the thread's while it runs, as are the next three
   UniqueFd spare_;                       // closed to accept, and close, when there are no others
-  int64_t closed_ = 0;                   // not told to the log yet
-  std::optional<TimePoint> logged_;
-  TimePoint second_;         // when the one began in which
-  int strangers_in_it_ = 0;  // so many have come
+  TimePoint second_;                     // when the one began in which
+  int strangers_in_it_ = 0;              // so many have come
+  log::Limit log_;
   std::atomic<size_t> count_ = 0;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;

@@ -8,8 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/log.h"
-
 namespace torpor::access {
 namespace {
 
@@ -90,9 +88,8 @@ Caller Gate::CallerOf(const grpc::CallbackServerContext& context) {
 Status Gate::Admit(const Caller& caller, Roles any_of, const std::string& action) {
   Status denied = Require(caller, any_of, action);
   if (denied.ok()) return denied;
-  if (const int64_t count = refusals_.Count(caller.identity.Name()); count > 0) {
-    log::Warning("{} refused for want of a role, the last: {}", count, denied);
-  }
+  refusals_.Write(log::Level::kWarning, caller.identity.Name(), "refused for want of a role: {}",
+                  denied);
   return denied;
 }
 

@@ -32,6 +32,23 @@ Status BadFile(const std::string& path, int line, const std::string& what) {
   return bad;
 }
 
+Status CannotOpen(const std::string& path, int error) {
+  const Status why = ErrnoStatus(error, "open the access file " + path);
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case EACCES:
+    case EPERM:
+    case ELOOP:
+    case ENAMETOOLONG:
+      return InvalidArgument("BAD_ACCESS_FILE", why.message())
+          .With("path", path)
+          .With("errno", error);
+    default:
+      return why;
+  }
+}
+
 // Keeps the first.
 class FirstError final : public google::protobuf::io::ErrorCollector {
  public:
@@ -170,7 +187,7 @@ Status Require(const Caller& caller, Roles any_of, const std::string& action) {
 
 Result<Policy> Policy::Load(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.valid()) return ErrnoStatus(errno, "open the access file " + path);
+  if (!file.valid()) return CannotOpen(path, errno);
   struct stat about {};
   if (::fstat(file.get(), &about) != 0) return ErrnoStatus(errno, "look at " + path);
   if (!S_ISREG(about.st_mode) || about.st_size > kLongestFile) {

@@ -59,8 +59,8 @@ Status Require(const Caller& caller, Roles any_of, const std::string& action);
 // An access file, read. Thread-safe, as it never changes.
 class Policy {
  public:
-  // INVALID_ARGUMENT BAD_ACCESS_FILE with `path` and, where it can be said, `line`; errors of
-  // reading it. Users and groups are looked up now.
+  // INVALID_ARGUMENT BAD_ACCESS_FILE with `path` and, where it can be said, `line`, or `errno` if
+  // it cannot be opened; other errors of the system. Users and groups are looked up now.
   static Result<Policy> Load(const std::string& path);
   static Result<Policy> Parse(const std::string& text, const std::string& path);
 

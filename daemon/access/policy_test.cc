@@ -128,7 +128,10 @@ TEST(PolicyTest, ErrorsTellTheLine) {
 TEST(PolicyTest, AFileThatOthersMayChangeIsRefused) {
   const TempDir dir;
   const std::string path = dir.path() + "/access.conf";
-  EXPECT_THAT(Policy::Load(path), HasReason("ERRNO_ENOENT"));
+  const auto missing = Policy::Load(path);
+  ASSERT_THAT(missing, HasReason("BAD_ACCESS_FILE"));
+  EXPECT_THAT(missing.status().message(), HasSubstr("No such file"));
+  EXPECT_EQ(missing.status().details().at("path"), path);
   EXPECT_THAT(Policy::Load(dir.path()), HasReason("BAD_ACCESS_FILE"));
   std::ofstream(path) << "grant { role: READER uid: 1 }\n";
   EXPECT_THAT(Policy::Load(path), IsOk());
@@ -147,6 +150,9 @@ TEST(PolicyTest, TheExampleIsRight) {
   EXPECT_EQ(policy.Judge(Peer(0, 0)).roles, kOperator);
   EXPECT_EQ(policy.Judge(Peer(5, 5, {61900})).roles, kWorker);
   EXPECT_EQ(policy.Judge(Certificate({"dns:orchestrator.example"})).roles, kOperator);
+  EXPECT_EQ(policy.Judge(Peer(998, 998)).roles, kReader);
+  // Whoever has no number in the user namespace.
+  EXPECT_EQ(policy.Judge(Peer(65534, 65534)).roles, kNobody);
 }
 
 }  // namespace

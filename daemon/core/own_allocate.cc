@@ -125,12 +125,9 @@ void Core::AnswerAllocation(const Allocation& allocation, Result<NewSegment> seg
   Observe("Allocate", segment.status());
   if (!segment.ok()) {
     reply.status = segment.status();
-    const int64_t count = refusals_.Count(WorkerName(worker) + ' ' + reply.status.reason());
-    if (count > 0) {
-      log::Info("worker {}: no allocation of {} under {}: {}{}", WorkerName(worker),
-                allocation.size.value(), Shorten(allocation.tag), reply.status,
-                log::AndMore(count));
-    }
+    refusals_.Write(log::Level::kInfo, WorkerName(worker) + ' ' + reply.status.reason(),
+                    "worker {}: no allocation of {} under {}: {}", WorkerName(worker),
+                    allocation.size.value(), Shorten(allocation.tag), reply.status);
     (void)answer(reply, {});
     return;
   }

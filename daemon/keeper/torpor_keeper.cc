@@ -8,6 +8,7 @@
 
 #include "daemon/keeper/keeper_server.h"
 #include "daemon/keeper/service_manager.h"
+#include "lib/base/status.h"
 #include "lib/cli/flag_set.h"
 #include "lib/cli/version.h"
 
@@ -44,9 +45,13 @@ int Main(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (!rest.ok() || rest->empty() || options.socket.empty() || options.journal.empty()) {
-    std::fprintf(stderr, "torpor-keeper: %s (--help lists the flags)\n",
-                 !rest.ok() ? rest.status().message().c_str()
-                            : "--socket, --journal and the daemon's command are needed");
+    std::fprintf(
+        stderr, "torpor-keeper: %s (--help lists the flags)\n",
+        (!rest.ok() ? rest.status()
+                    : InvalidArgument("BAD_FLAG",
+                                      "--socket, --journal and the daemon's command are needed"))
+            .ToString()
+            .c_str());
     return 2;
   }
   options.command = *std::move(rest);

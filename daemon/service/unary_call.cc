@@ -56,12 +56,11 @@ void UnaryCall::Take(const Answer& answer, bool replayed) {
   }
   Status status = answer.status;
   if (!status.ok()) {
-    const int64_t count = setup_.failures == nullptr
-                              ? 1
-                              : setup_.failures->Count(setup_.caller + ' ' + status.reason());
-    if (count > 0) {
-      log::Warning("{} from {} failed: {}{}", setup_.method, setup_.peer, status,
-                   log::AndMore(count));
+    if (setup_.failures == nullptr) {
+      log::Warning("{} from {} failed: {}", setup_.method, setup_.peer, status);
+    } else {
+      setup_.failures->Write(log::Level::kWarning, setup_.caller + ' ' + status.reason(),
+                             "{} from {} failed: {}", setup_.method, setup_.peer, status);
     }
     if (replayed) status.Add("replayed", "true");
   } else {

@@ -204,8 +204,7 @@ void WorkerServer::DropOldest(const char* why) {
 }
 
 void WorkerServer::LogRefusal(const Status& why) {
-  const int64_t count = log_limit_.Count(why.reason());
-  if (count > 0) log::Error("{} of the workers' connections refused, the last: {}", count, why);
+  log_limit_.Write(log::Level::kError, why.reason(), "a worker's connection refused: {}", why);
 }
 
 void WorkerServer::Greet(UniqueFd socket) {
@@ -247,12 +246,9 @@ void WorkerServer::Serve(const std::shared_ptr<wire::Channel>& channel,
                          const net::PeerCredentials& peer, const Greeting& greeting) {
   const Result<wire::HelloReply> reply = handler_.OnHello(*greeting.hello, peer, channel);
   if (!reply.ok()) {
-    const int64_t count =
-        log_limit_.Count("uid " + std::to_string(peer.uid) + ' ' + reply.status().reason());
-    if (count > 0) {
-      log::Warning("connection of pid {}, uid {} refused: {}{}", peer.pid, peer.uid, reply.status(),
-                   log::AndMore(count));
-    }
+    log_limit_.Write(
+        log::Level::kWarning, "uid " + std::to_string(peer.uid) + ' ' + reply.status().reason(),
+        "connection of pid {}, uid {} refused: {}", peer.pid, peer.uid, reply.status());
     RefuseHello(*channel, greeting.id, reply.status());
   } else {
     const WorkerId worker = reply->worker;
@@ -268,11 +264,9 @@ void WorkerServer::Serve(const std::shared_ptr<wire::Channel>& channel,
             : handler(h), worker(w), channel(std::move(c)), limit(l) {}
         void OnRequest(net::Frame request) override {
           if (request.payload_missing) {
-            const int64_t count = limit.Count("w-" + std::to_string(worker.value()));
-            if (count > 0) {
-              log::Warning("worker w-{}: a request is refused: {}{}", worker.value(),
-                           net::DescriptorsMissing(), log::AndMore(count));
-            }
+            limit.Write(log::Level::kWarning, "w-" + std::to_string(worker.value()),
+                        "worker w-{}: a request is refused: {}", worker.value(),
+                        net::DescriptorsMissing());
             return RefuseUnread(*channel, request);
           }
           handler.OnRequest(worker, channel, std::move(request));

@@ -146,7 +146,7 @@ Result<std::vector<std::string>> FlagSet::Parse(const std::vector<std::string>& 
       value = arguments[i];
     }
     if (const Status set = flag->setter(value); !set.ok()) {
-      return BadFlag(name + ": " + set.message());
+      return Status(set.code(), set.reason(), name + ": " + set.message());
     }
   }
   return others;

@@ -23,7 +23,7 @@ std::string FormatDuration(Duration duration);
 // thread-safe; what a flag writes to must outlive the set.
 class FlagSet {
  public:
-  // Called with the value for each time that the flag is given.
+  // Called with the value for each time that the flag is given. Not OK: INVALID_ARGUMENT.
   using Setter = std::function<Status(std::string_view value)>;
 
   // `value` names the value in the help, as in --listen=ADDRESS; `help` is one sentence without a
@@ -35,8 +35,8 @@ class FlagSet {
   // A duration above zero.
   void AddDuration(std::string name, std::string help, Duration* target);
 
-  // Gives the arguments that are no flags, in order. INVALID_ARGUMENT BAD_FLAG, with the flag's
-  // name in the message.
+  // Gives the arguments that are no flags, in order. INVALID_ARGUMENT BAD_FLAG, or what the flag's
+  // setter says, with the flag's name in the message.
   Result<std::vector<std::string>> Parse(const std::vector<std::string>& arguments) const;
 
   struct Description {

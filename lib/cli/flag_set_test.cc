@@ -92,19 +92,26 @@ TEST_F(FlagSetTest, DashAndUnderscoreAreTheSame) {
 }
 
 TEST_F(FlagSetTest, RefusalsNameTheFlag) {
-  const std::pair<std::vector<std::string>, const char*> cases[] = {
-      {{"--nam=x"}, "there is no flag --nam"},
-      {{"-n"}, "there is no flag -n"},
-      {{"--=x"}, "there is no flag --"},
-      {{"--name"}, "--name wants a value: NAME"},
-      {{"--loud=perhaps"}, "--loud: \"perhaps\" is neither true nor false"},
-      {{"--size=-1"}, "--size: "},
-      {{"--time=0s"}, "--time: wants more"},
+  struct Case {
+    std::string argument;
+    const char* reason;
+    const char* message;
   };
-  for (const auto& [arguments, message] : cases) {
-    const auto parsed = flags_.Parse(arguments);
-    ASSERT_THAT(parsed, HasReason("BAD_FLAG")) << arguments[0];
-    EXPECT_THAT(parsed.status().message(), HasSubstr(message));
+  const Case cases[] = {
+      {"--nam=x", "BAD_FLAG", "there is no flag --nam"},
+      {"-n", "BAD_FLAG", "there is no flag -n"},
+      {"--=x", "BAD_FLAG", "there is no flag --"},
+      {"--name", "BAD_FLAG", "--name wants a value: NAME"},
+      {"--loud=perhaps", "BAD_FLAG", "--loud: \"perhaps\" is neither true nor false"},
+      {"--size=-1", "BAD_SIZE", "--size: "},
+      {"--time=0s", "BAD_FLAG", "--time: wants more"},
+      {"--time=soon", "BAD_DURATION", "--time: \"soon\" is no duration"},
+  };
+  for (const Case& wrong : cases) {
+    const auto parsed = flags_.Parse({wrong.argument});
+    ASSERT_THAT(parsed, HasReason(wrong.reason)) << wrong.argument;
+    EXPECT_EQ(parsed.status().code(), Code::kInvalidArgument);
+    EXPECT_THAT(parsed.status().message(), HasSubstr(wrong.message));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "lib/base/status_matchers.h"
@@ -130,16 +131,28 @@ TEST_F(DaemonTest, stale_socket_file) {
 }
 
 TEST_F(DaemonTest, BadFlagsAreOneLine) {
-  for (const char* flag :
-       {"--driver=gpu", "--host_pool=lots", "--listen=0.0.0.0:7070", "--no_such_flag",
-        "--worker_deadline=-1s", "--socket_mode=9", "--host_granularity=3KiB",
-        "--host_device_memory=1KiB", "--safety_reserve=2GiB", "--device=../x"}) {
+  const std::pair<const char*, std::string> cases[] = {
+      {"--driver=gpu", "BAD_FLAG"},
+      {"--host_pool=lots", "BAD_SIZE"},
+      {"--listen=0.0.0.0:7070", "NOT_LOOPBACK"},
+      {"--metrics=localhost:1", "BAD_LISTEN_ADDRESS"},
+      {"--no_such_flag", "BAD_FLAG"},
+      {"--worker_deadline=-1s", "BAD_DURATION"},
+      {"--log_level=loud", "BAD_LOG_LEVEL"},
+      {"--socket_mode=9", "BAD_FLAG"},
+      {"--host_granularity=3KiB", ""},
+      {"--host_device_memory=1KiB", ""},
+      {"--safety_reserve=2GiB", "BAD_FLAG"},
+      {"--device=../x", "BAD_FLAG"},
+  };
+  for (const auto& [flag, reason] : cases) {
     const Finished finished = RunToEnd({flag});
     EXPECT_EQ(finished.exit_status, 2) << flag;
     EXPECT_EQ(finished.output, "") << flag;
     EXPECT_EQ(std::count(finished.errors.begin(), finished.errors.end(), '\n'), 1)
         << finished.errors;
-    EXPECT_THAT(finished.errors, testing::StartsWith("torpord: ")) << flag;
+    EXPECT_THAT(finished.errors, testing::StartsWith("torpord: INVALID_ARGUMENT " + reason))
+        << flag;
   }
 }
 

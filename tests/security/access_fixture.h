@@ -110,6 +110,18 @@ class AccessTest : public testing::Test {
     return reason.empty() ? status.error_message() : reason;
   }
 
+  // How many lines of the log with `text` there were, with those that were left out.
+  static int Told(const std::string& log, const std::string& text) {
+    const std::string more = "[and ";
+    int told = 0;
+    for (size_t at = 0; (at = log.find(text, at)) != std::string::npos; ++at) {
+      const std::string line = log.substr(at, log.find('\n', at) - at);
+      const size_t left_out = line.find(more);
+      told += 1 + (left_out == line.npos ? 0 : std::stoi(line.substr(left_out + more.size())));
+    }
+    return told;
+  }
+
   static constexpr char kSetpriv[] = "/usr/bin/setpriv";
   TempDir dir_;
   std::unique_ptr<DaemonProcess> daemon_;

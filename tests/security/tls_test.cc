@@ -188,6 +188,7 @@ TEST_F(TlsTest, WhoeverHasNoGoodCertificateDoesNotGetIn) {
   EXPECT_THAT(daemon_->log(), HasSubstr(" warning gRPC: "));
   EXPECT_THAT(daemon_->log(), testing::Not(HasSubstr("\nE")));
   EXPECT_EQ(*daemon_->Stop(), 0);
+  EXPECT_GE(Told(daemon_->log(), " warning gRPC: "), 5) << daemon_->log();
 }
 
 TEST_F(TlsTest, LoopbackWithoutTlsIsSomebodyToo) {
