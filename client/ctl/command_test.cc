@@ -95,7 +95,7 @@ TEST(CommandTest, SleepByLevel) {
   EXPECT_TRUE(command->sleep.force());
   EXPECT_EQ(command->sleep.priority(), -3);
   EXPECT_EQ(ParseCommand({"wake", "--all", "--priority=7"})->wake.priority(), 7);
-  EXPECT_THAT(ParseCommand({"wake", "--all", "--priority=high"}), HasReason("BAD_FLAG"));
+  EXPECT_THAT(ParseCommand({"wake", "--all", "--priority=high"}), HasReason("BAD_COMMAND"));
   EXPECT_THAT(ParseCommand({"usage", "--priority=7"}), HasReason("BAD_COMMAND"));
   EXPECT_THAT(command->sleep.selector().workers(), ElementsAre("w-2", "w-3", "w-1", "w-4"));
   EXPECT_THAT(command->sleep.selector().tags(), ElementsAre("weights", "kv_cache"));
