@@ -33,7 +33,7 @@ Status BadFile(const std::string& path, int line, const std::string& what) {
 }
 
 Status CannotOpen(const std::string& path, int error) {
-  const Status why = ErrnoStatus(error, "open the access file " + path);
+  Status why = ErrnoStatus(error, "open the access file " + path);
   switch (error) {
     case ENOENT:
     case ENOTDIR:
