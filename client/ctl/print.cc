@@ -265,7 +265,7 @@ std::string PrintSum(const char* verb, const std::vector<Answer<Response>>& answ
   const std::string all = std::to_string(answers.size());
   return std::string(verb) + " " + Size(bytes) + " of device memory on " +
          (answered == answers.size() ? all : std::to_string(answered) + " of " + all) +
-         " devices.\n";
+         (answers.size() == 1 ? " device.\n" : " devices.\n");
 }
 
 // "serves", or what is wrong, and why it is not protected.

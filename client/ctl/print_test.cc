@@ -155,6 +155,14 @@ TEST(PrintTest, WhatADaemonLacks) {
   EXPECT_THAT(state(), HasSubstr("  OPERATION_STUCK\n"));
 }
 
+TEST(PrintTest, OneOfSeveralIsOneDevice) {
+  std::vector<Answer<v1::WakeUpResponse>> answers(1);
+  EXPECT_THAT(PrintSeveral("DEVICE", answers),
+              HasSubstr("Took 0 B of device memory on 1 device.\n"));
+  answers.resize(2);
+  EXPECT_THAT(PrintSeveral("DEVICE", answers), HasSubstr(" on 2 devices.\n"));
+}
+
 TEST(PrintTest, ResultsOfASleep) {
   v1::SleepResponse response;
   v1::WorkerResult& good = *response.add_workers();

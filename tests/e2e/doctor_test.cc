@@ -172,14 +172,14 @@ TEST_F(DoctorTest, LooksWhereOtherCommandsFindDaemons) {
   std::filesystem::create_directories(folder);
   auto daemon = DaemonProcess::Start(folder, {"--device=host-7", "--socket_mode=0666"});
   ASSERT_THAT(daemon, IsOk());
+  const std::string mount =
+      "mount -t tmpfs none /run && chmod 0755 /run && mkdir /run/torpor && "
+      "mount --bind \"$0\" /run/torpor && exec \"$@\"";
   const auto doctor = [&](const std::string& variable) {
     const auto finished =
-        RunProgram({apart[0], apart[1], "/bin/sh", "-c",
-                    "mount -t tmpfs none /run && chmod 0755 /run && mkdir /run/torpor && "
-                    "mount --bind \"$0\" /run/torpor && exec \"$@\"",
-                    folder, "/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
-                    "/usr/bin/env", "-u", "TORPOR_RUNTIME_DIR", "-u", "XDG_RUNTIME_DIR", variable,
-                    program, "doctor"});
+        RunProgram({apart[0], apart[1], "/bin/sh", "-c", mount, folder, "/usr/bin/setpriv",
+                    "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/env", "-u",
+                    "TORPOR_RUNTIME_DIR", "-u", "XDG_RUNTIME_DIR", variable, program, "doctor"});
     EXPECT_THAT(finished, IsOk());
     EXPECT_THAT(finished->output, HasSubstr("\nDaemon host-7\n")) << finished->errors;
     EXPECT_THAT(finished->output, ContainsRegex("OK +daemons +1 of 1 answers"));
