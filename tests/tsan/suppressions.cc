@@ -12,6 +12,7 @@ extern "C" const char* __tsan_default_suppressions() {
       "race_top:torpor::HealthService::Stream::On\n"
       // Any frame.
       "race:grpc::GenericSerialize\n"
+      "race:grpc::Server::CallbackRequest\n"
       "race:grpc::Server*Reactor*::InternalBindCall\n"
       "race:grpc::Server*Reactor*::PreBindBacklog\n"
       "race:grpc::internal::CallOp\n"
