@@ -24,8 +24,8 @@ struct Daemon {
 std::vector<std::string> RuntimeDirs(const std::string& runtime_dir, bool root);
 
 // Whom to ask, at least one, in the order of the command line or else of the names. Of a command
-// that asks several, those that are not running are among them, as long as one is. One that is named
-// twice, also by two names of its socket, is there once.
+// that asks several, those that are not running are among them, as long as one is. One that is
+// named twice, also by two names of its socket, is there once.
 //   UNAVAILABLE DAEMON_NOT_RUNNING, FAILED_PRECONDITION AMBIGUOUS_DAEMON: with "candidates"
 Result<std::vector<Daemon>> FindDaemons(const Command& command);
 
