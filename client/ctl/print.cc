@@ -289,6 +289,7 @@ std::string PrintDevices(const std::string& heading, const UsageAnswers& answers
   const auto add = [&](const std::string& name, const std::vector<int64_t>& sizes, int count,
                        const std::string& state) {
     std::vector<std::string> row;
+    row.reserve(columns.size());
     for (const int64_t size : sizes) row.push_back(Size(size));
     row.insert(row.end(), {std::to_string(count), state});
     table.AddRow(name, row);

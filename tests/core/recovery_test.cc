@@ -54,7 +54,7 @@ class RecoveryTest : public ::testing::Test {
     recovery_.extents[ExtentId(id)] = *std::move(fd);
     ASSERT_THAT(driver_->Release(*handle), IsOk());
   }
-  void Start(std::optional<Owner> everybody = std::nullopt) {
+  void Start(const std::optional<Owner>& everybody = std::nullopt) {
     Core::Options options;
     options.admit = [everybody](const net::PeerCredentials&) { return everybody; };
     options.worker_socket = directory_.path() + "/worker.sock";

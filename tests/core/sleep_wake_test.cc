@@ -359,6 +359,7 @@ TEST_F(SleepWake, AWorkerHasSoManyOperationsOfItsOwnAtATime) {
   std::atomic<int> slept = 0;
   std::atomic<int> refused = 0;
   std::vector<std::thread> callers;
+  callers.reserve(Core::kMaxOwnOperations + 4);
   for (int i = 0; i < Core::kMaxOwnOperations + 4; ++i) {
     callers.emplace_back([&] {
       wire::Sleep own;

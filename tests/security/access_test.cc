@@ -195,7 +195,7 @@ TEST_F(RolesTest, EachRoleMayCallWhatItsTableSays) {
        {ok, ok, ok, denied, ok, denied}},
       {"Release of its own that is over",
        [&](const User& user) {
-         const std::string id = Reserve(As(user), Reservation("own"));
+         std::string id = Reserve(As(user), Reservation("own"));
          if (id.compare(0, 2, "r-") != 0) return id;
          const std::string released = Release(As(user), id);
          return released == "OK" ? Release(As(user), id) : released;

@@ -153,6 +153,7 @@ TEST_F(StrangersTest, KeepNobodyOutByConnecting) {
   std::atomic<bool> enough = false;
   std::atomic<size_t> connected = 0;
   std::vector<std::thread> flood;
+  flood.reserve(2);
   for (int i = 0; i < 2; ++i) {
     flood.emplace_back([&] {
       if (!BecomeInThread(kNobody)) return;
