@@ -81,7 +81,7 @@ Result<Bytes> ChooseSafetyReserve(const Flags& flags, Bytes total) {
 
 // How the daemon ends.
 struct End {
-  End(Status why)  // NOLINT
+  End(Status why)  // NOLINT(google-explicit-constructor): so that errors are returned as they are
       : status(std::move(why)), exit_status(ExitStatus(status)) {}
   End(Status why, int exit) : status(std::move(why)), exit_status(exit) {}
 

@@ -1,5 +1,6 @@
 #include "daemon/service/reflection.h"
 
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/descriptor.pb.h>
 
 #include <set>

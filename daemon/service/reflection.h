@@ -1,7 +1,6 @@
 #ifndef TORPOR_DAEMON_SERVICE_REFLECTION_H_
 #define TORPOR_DAEMON_SERVICE_REFLECTION_H_
 
-#include <google/protobuf/descriptor.h>
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
